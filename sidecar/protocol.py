@@ -23,11 +23,12 @@ class PauseMode(enum.StrEnum):
 
 
 class UpdatePolicy(enum.StrEnum):
-    """Policy for the requests in flight when weights are updated. In every case no KV of older weights is kept."""
+    """Policy for the requests in flight when weights are updated. No KV of older weights is used by newer ones."""
 
     IN_FLIGHT = "in_flight"  # they are suspended while it loads and go on with it from their next token
     DRAIN = "drain"  # the running ones run to their end first, with the weights that they began with
     ABORT = "abort"  # all return at once with the tokens that they have; the caller sends the rest again
+    PIN = "pin"  # they run on with the weights that they began with, which are kept beside the new ones, with their KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class GenerateRequest:
         prompt_ids: int32 ``[prompt]``, at least one token.
         sampling: the sampling parameters.
         min_version: no token is sampled from weights older than this; the request waits for them.
+        pinned: nor from newer ones: all tokens are of that version.
         affinity: requests with the same key profit from sharing an engine (a common prefix).
         priority: of those that wait, lower runs first; among equals the first to come.
         resumed_tokens: how many of the last prompt tokens are the beginning of this response, made by an earlier
@@ -87,6 +89,7 @@ class GenerateRequest:
     priority: int = 0
     resumed_tokens: int = 0
     followed: bool = False
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,15 @@ class RequestError(ValueError):
     """This one request can never be served (it is too long, or empty); the engine goes on."""
 
 
+class PinnedVersionError(RequestError):
+    """The version that a pinned request needs is no longer held, or never was: its trajectory is to begin anew."""
+
+    @classmethod
+    def of(cls, request: GenerateRequest, name: str) -> PinnedVersionError:
+        """Makes the error for a request, of the engine of that name."""
+        return cls(f"request {request.id}: {name} does not hold version {request.min_version}, which it is pinned to")
+
+
 class WeightUpdateError(RuntimeError):
     """A version did not load or did not match its checksums. The engine still serves the version that it had."""
 
@@ -185,6 +197,7 @@ class Engine(Protocol):
 
         Raises:
             RequestError: the prompt is empty, or prompt and budget exceed the engine's context.
+            PinnedVersionError: the request is pinned to a version that the engine does not hold.
             EngineError: the engine died or was closed.
         """
         ...

@@ -1,10 +1,10 @@
-"""Validates requests against an engine's limits, before they cost anything."""
+"""Validates requests and updates against what an engine can do, before they cost anything."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sidecar.protocol import GenerateRequest, RequestError
+from sidecar.protocol import GenerateRequest, RequestError, UpdatePolicy, WeightUpdate, WeightUpdateError
 
 
 def check_request(request: GenerateRequest, max_length: int, vocab_size: int) -> None:
@@ -40,3 +40,14 @@ def check_tokens(what: str, token_ids: np.ndarray, max_length: int, vocab_size: 
     if len(tokens) > max_length:
         raise RequestError(f"{what}: {len(tokens)} tokens exceed the engine's context of {max_length}")
     return tokens
+
+
+def check_policy(update: WeightUpdate, held: int, name: str) -> None:
+    """Checks that an engine, which holds that many versions at once, can do with requests what an update asks.
+
+    Raises:
+        WeightUpdateError: it holds one, and they are to keep theirs; or it holds several, and they are not.
+    """
+    if (update.policy is UpdatePolicy.PIN) != (held > 0):
+        holds = f"holds {held} versions at once" if held else "holds one version at a time"
+        raise WeightUpdateError(f"{name} {holds}: version {update.version} cannot be loaded by policy {update.policy}")

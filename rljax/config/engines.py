@@ -19,6 +19,7 @@ class EngineKind:
         half_precision: it computes in fp16 too.
         records_routes: it says which experts each token of a model with experts was sent to.
         penalises: it samples with ``min_p`` and ``repetition_penalty`` too.
+        max_adapter_rank: highest rank of the adapters that it holds; None: it takes any.
         package: that it needs, beside what every installation has.
     """
 
@@ -29,18 +30,29 @@ class EngineKind:
     half_precision: bool = False
     records_routes: bool = False
     penalises: bool = False
+    max_adapter_rank: int | None = None
     package: str | None = None
 
 
+MAX_VLLM_RANK = 512
+"""Highest rank of an adapter of vLLM 0.32: the last of ``MaxLoRARanks`` of its ``config.lora``."""
+
 ENGINES: Mapping[str, EngineKind] = {
     "embedded": EngineKind(meaning="the JAX sampler", in_process=True, records_routes=True),
-    "vllm": EngineKind(meaning="stepped in one process", half_precision=True, penalises=True, package="vllm"),
+    "vllm": EngineKind(
+        meaning="stepped in one process",
+        half_precision=True,
+        penalises=True,
+        max_adapter_rank=MAX_VLLM_RANK,
+        package="vllm",
+    ),
     "vllm_async": EngineKind(
         meaning="AsyncLLM, in processes of its own",
         several_devices=True,
         own_workers=True,
         half_precision=True,
         penalises=True,
+        max_adapter_rank=MAX_VLLM_RANK,
         package="vllm",
     ),
 }

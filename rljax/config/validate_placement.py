@@ -24,7 +24,15 @@ def check_placement(config: Config) -> Refusals:
     """
     learner = (_check_mesh, _check_layout, _check_hosts)
     shared = (_check_overlap, _check_launcher, _check_common, _check_shared_gpus, _check_shares, _check_engine_on_each)
-    engines = (_check_dtype, _check_routes, _check_parallel, _check_own_process, _check_cpu_engine, _check_number)
+    engines = (
+        _check_dtype,
+        _check_pinned,
+        _check_routes,
+        _check_parallel,
+        _check_own_process,
+        _check_cpu_engine,
+        _check_number,
+    )
     return collected(config, *learner, *shared, *engines, _check_channel)
 
 
@@ -127,6 +135,16 @@ def learner_memory_share(config: Config) -> float | None:
     return config.learner.gpu_memory_utilization or (0.5 if shares_gpu_memory(config) else None)
 
 
+def versions_held(config: Config) -> int:
+    """Returns how many versions each engine holds at once, so that trajectories keep theirs: as many as may be in use,
+    S + 1. 0 where none is kept: a new version takes the place of the one before.
+
+    Engines of other modes sample no trajectories to train, and load whole models.
+    """
+    pins = config.sidecar.update_policy == "pin" and config.mode in ("both", "explore")
+    return config.staleness_bound + 1 if pins else 0
+
+
 def check_target(path: str, target: str) -> None:
     """Refuses what names no devices to plan for; ``path`` is the key.
 
@@ -218,6 +236,28 @@ def _check_dtype(config: Config) -> Refusals:
         yield ConfigError(
             f"sidecar.dtype='fp16': sidecar.engine={sidecar.engine} computes in fp32 or bf16; write one of them, or "
             f"sidecar.engine={kinds_with(half_precision=True)}"
+        )
+
+
+def _check_pinned(config: Config) -> Refusals:
+    what, rank, engine = "sidecar.update_policy=pin", config.model.lora.rank, config.sidecar.engine
+    if config.sidecar.update_policy != "pin":
+        return
+    most = ENGINES[engine].max_adapter_rank
+    if rank is None:
+        yield ConfigError(
+            f"{what}: engines hold several versions as adapters of one model, and there is none; set model.lora.rank, "
+            "or write in_flight, drain or abort"
+        )
+    elif most is not None and rank > most:
+        yield ConfigError(
+            f"{what}: sidecar.engine={engine} holds adapters up to rank {most}, and model.lora.rank is {rank}; lower "
+            "it, or write in_flight, drain or abort"
+        )
+    if config.sync_method == "nccl":
+        yield ConfigError(
+            f"{what}: with sync_method=nccl the learner sends merged models, and engines hold one; write "
+            "sync_method=checkpoint"
         )
 
 

@@ -68,6 +68,13 @@ def targeted(architecture: Architecture, lora: LoraConfig) -> dict[str, str]:
     return {name: every[name] for name, word in words.items() if {ALL_LINEAR, word} & set(lora.targets)}
 
 
+def target_words(architecture: Architecture, lora: LoraConfig) -> list[str]:
+    """Returns the last words of the names of those that have an adapter, as PEFT's ``target_modules`` has them. Raises
+    what `targeted` raises.
+    """
+    return sorted({name.rpartition(".")[2] for name in targeted(architecture, lora)})
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def init_adapter(architecture: Architecture, lora: LoraConfig, seed: int | Int[Array, ""]) -> Params:
     """Returns an adapter that changes nothing yet, float32: `A` uniform within ±1/√rows, `B` zero, as PEFT makes them

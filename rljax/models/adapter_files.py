@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from rljax.config.fields import ConfigError, user_path
 from rljax.config.model import LoraConfig, ModelConfig
-from rljax.models.adapter import adapter_from_peft, adapter_to_peft, targeted
+from rljax.models.adapter import adapter_from_peft, adapter_to_peft, target_words
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.files import publish_directory
@@ -90,7 +90,7 @@ def check_adapter(directory: Path, architecture: Architecture, lora: LoraConfig)
         if (given := getattr(lora, key)) != value:
             raise ConfigError(f"model.lora.{key}={given}: {where} has {value}; write model.lora.{key}={value}")
     has = {name.partition(".lora_")[0].rpartition(".")[2] for name in _names(directory)}
-    if has != {name.rpartition(".")[2] for name in targeted(architecture, lora)}:
+    if sorted(has) != target_words(architecture, lora):
         words = ",".join(sorted(has))
         raise ConfigError(f"model.lora.targets={','.join(lora.targets)}: {where} has others; write {words}")
 
@@ -130,7 +130,7 @@ def save_adapter(path: Path, adapter: Params, architecture: Architecture, lora: 
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
         "lora_dropout": lora.dropout,
         "use_rslora": lora.rslora,
-        "target_modules": sorted({name.rpartition(".")[2] for name in targeted(architecture, lora)}),
+        "target_modules": target_words(architecture, lora),
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

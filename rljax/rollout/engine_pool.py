@@ -13,14 +13,14 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import Answered, EngineEvents
-from rljax.rollout.engine_slot import EngineFactory, EngineSlot
+from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, scored
 from rljax.rollout.listener import Listener, Tell, join
 from rljax.tasks.seeds import stable_hash
 from sidecar.channels.versions import is_address
@@ -39,19 +39,6 @@ CALL_TIMEOUT = 600.0
 """Default limit in seconds of a call to an engine other than ``generate``."""
 UNNOTICED = 8
 """A group stays on one engine while that has at most 1/`UNNOTICED` more requests than the least loaded one."""
-
-
-class Scored(NamedTuple):
-    """Log-probabilities of an engine, float32 ``[n - 1]``, and the version that it reports."""
-
-    logprobs: np.ndarray
-    version: int
-
-
-async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
-    """Returns the log-probabilities of these tokens by one engine, with the version that its status reports."""
-    logprobs = await engine.score(token_ids)
-    return Scored(logprobs, (await engine.status()).version)
 
 
 class EnginePool:
@@ -140,6 +127,20 @@ class EnginePool:
             slot.replace(engine, EngineError(f"it cannot load version {announced.version}, which others serve"))
         self.serving = announced
         await self._notify_loaded()
+
+    @property
+    def pins(self) -> bool:
+        """True where engines hold several versions, and requests in flight keep theirs at an update."""
+        return self._policy is UpdatePolicy.PIN
+
+    async def version_from(self, version: int, lineage: int) -> int:
+        """Returns the version that serves, as soon as it is this one or a newer one, of ``lineage`` or a later one."""
+        async with self._loaded:
+            await self._loaded.wait_for(
+                lambda: (serving := self.serving) and serving.lineage >= lineage and serving.version >= version
+            )
+        assert self.serving is not None
+        return self.serving.version
 
     async def generate(
         self, request: GenerateRequest, lineage: int, *, validation: bool = False, tell: Tell | None = None

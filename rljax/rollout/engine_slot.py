@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from rljax.ledger.announced import Announced
 from rljax.timeouts import timeout
@@ -26,6 +28,19 @@ MAX_RESTARTS = 3
 """Restarts of one engine, successful or not, without a version loaded in between, or as `EnginePool.forgive` says,
 before its slot is given up.
 """
+
+
+class Scored(NamedTuple):
+    """Log-probabilities of an engine, float32 ``[n - 1]``, and the version that it reports."""
+
+    logprobs: np.ndarray
+    version: int
+
+
+async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
+    """Returns the log-probabilities of these tokens by one engine, with the version that its status reports."""
+    logprobs = await engine.score(token_ids)
+    return Scored(logprobs, (await engine.status()).version)
 
 
 class SlotEvents(Protocol):

@@ -30,7 +30,7 @@ from rljax.tasks.task import BadRow, Task
 from rljax.trajectory import Group, Trajectory
 from sidecar.errors import describe, printable, worth_a_line
 from sidecar.failpoints import failpoint
-from sidecar.protocol import EngineError
+from sidecar.protocol import EngineError, PinnedVersionError
 
 log = logging.getLogger(__name__)
 
@@ -257,17 +257,17 @@ class GroupRunner:
     async def _member(self, claim: Claim, task: Task, member: int, workflow: Workflow) -> Trajectory:
         retry = lost = 0
         while True:
-            attempt = Attempt(self._ledger.spec.seed, member, retry, claim.version, claim.lineage, group=claim.group_id)
             begin = self._ledger.clock()
             try:
                 failpoint("generate")
                 async with self._deadlines.limit(self._timeout):
+                    attempt = await self._attempt(claim, member, retry)
                     trajectory = await workflow.run(task, attempt, self._pool)
             except (EngineError, StaleWriterError, BadRow, BrokenContract):
                 raise
             except Exception as error:
                 reason = await self.note_failure(error, f"{claim.task} member {member}, attempt {retry}")
-                by_others = isinstance(error, EnvironmentLost)
+                by_others = isinstance(error, EnvironmentLost | PinnedVersionError)
                 if (lost >= LOST_LIMIT) if by_others else (retry >= self._max_retries):
                     raise MemberFailed(reason, error) from error
                 retry, lost = retry + (not by_others), lost + by_others
@@ -275,6 +275,13 @@ class GroupRunner:
                 track, end, tokens = f"{self._name} · attempts", self._ledger.clock(), int(trajectory.loss_mask.sum())
                 self._trace.in_flight(track, str(claim.task), begin, end, reward=trajectory.reward, tokens=tokens)
                 return trajectory
+
+    async def _attempt(self, claim: Claim, member: int, retry: int) -> Attempt:
+        """Returns an attempt; pinned, where engines hold several versions, to the newest that serves as it begins."""
+        pins = self._pool.pins
+        version = await self._pool.version_from(claim.version, claim.lineage) if pins else claim.version
+        identity = (self._ledger.spec.seed, member, retry, version, claim.lineage)
+        return Attempt(*identity, group=claim.group_id, pinned=pins)
 
     def _note(self, kind: str, message: object) -> None:
         self._noted[kind] += 1

@@ -13,7 +13,8 @@ import numpy as np
 from rljax.ledger import processes, versions
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import RunFailedError
-from rljax.rollout.engine_pool import EnginePool, Scored, scored
+from rljax.rollout.engine_pool import EnginePool
+from rljax.rollout.engine_slot import Scored, scored
 from sidecar.protocol import Engine
 
 log = logging.getLogger(__name__)

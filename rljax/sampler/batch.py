@@ -19,11 +19,15 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.sampler import buckets, programs
+from rljax.sampler.adapted import SideBySide
 from rljax.sampler.programs import Decoded, Model, Rows
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
 
 Trace = Callable[[str, float, float, dict[str, float]], None]
 """Called with the name of what was done, its start and end in Unix seconds, and its numbers."""
+
+Read = tuple[bytes, int]
+"""Tokens, int32, and the number of an adapter: what is read once for all requests that have it."""
 
 _PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included
 _STOPS = (4, 16, 64, 256, 1024)  # numbers of stop tokens that a row is filled up to
@@ -44,6 +48,7 @@ class RunningBatch:
         tokenizer: Tokenizer | None,
         trace: Trace | None,
         record_routes: bool = False,
+        held: int = 0,
     ) -> None:
         """Creates an empty batch; for the arguments see `EmbeddedEngine`. Nothing is
         allocated before the first request.
@@ -56,6 +61,7 @@ class RunningBatch:
         self._called: set[tuple[object, ...]] = set()
         self.version = -1
         self.params: Params | None = None
+        self._held = SideBySide(held) if held else None
         self._architecture = architecture
         self._steps = decode_steps
         self._dtype = dtype
@@ -86,10 +92,23 @@ class RunningBatch:
         """Returns the requests that hold a slot."""
         return [job for job in self._jobs if job is not None]
 
-    def load(self, params: Params, version: int) -> list[Job]:
-        """Replaces the weights. Returns the running requests: they lose their slots, for no older KV may be kept."""
-        self.params, self.version = params, version
-        return self.evict()
+    def holds(self, version: int) -> bool:
+        """Returns whether a request can be sampled for with these weights."""
+        return version == self.version if self._held is None else version in self._held
+
+    def load(self, params: Params, version: int, lineage: int) -> list[Job]:
+        """Replaces the weights. Returns the running requests: they lose their slots, for no older KV may be kept.
+        Where several versions are held, those alone whose weights are dropped.
+        """
+        if self._held is None:
+            self.params, self.version = params, version
+            return self.evict()
+        lost = self._held.put(params, version, lineage)
+        self.params, self.version = self._held.params, version
+        jobs = [job for slot, job in enumerate(self._jobs) if job is not None and self._rows.adapter[slot] in lost]
+        for job in jobs:
+            self.remove(job)
+        return jobs
 
     def evict(self) -> list[Job]:
         """Frees every slot, and returns the requests that held them."""
@@ -116,6 +135,14 @@ class RunningBatch:
             self._jobs[slot] = job
             self._write_row(slot, job, sequence)
         self._prefill([(slot, sequence[:-1]) for slot, _, sequence in placed if len(sequence) > 1])  # the last: `step`
+
+    def _number(self, version: int) -> int:
+        """Returns which of the adapters that lie side by side is a version's."""
+        return 0 if self._held is None else self._held.number(version)
+
+    def _version(self, slot: int) -> int:
+        """Returns the version that a slot samples from."""
+        return self.version if self._held is None else self._held.version(int(self._rows.adapter[slot]))
 
     def step(self) -> list[tuple[Job, str]]:
         """Samples up to `decode_steps` tokens for every running request. Returns those that ended, with the reason."""
@@ -149,7 +176,8 @@ class RunningBatch:
         """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``."""
         padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
         padded[0, : len(token_ids)] = token_ids
-        scores = self._call(programs.score, padded.shape, self.params, padded, **self._model)
+        number = np.full(1, self._number(self.version), np.int32)
+        scores = self._call(programs.score, padded.shape, self.params, padded, number, **self._model)
         return np.array(scores[: len(token_ids) - 1])
 
     def _advance(self, rows: Rows, decoded: Decoded) -> None:
@@ -177,7 +205,7 @@ class RunningBatch:
                     count, stop, budgets[slot] = end, True, 0
             if decoded.routes is not None:
                 job.extend_routes(decoded.routes[: decoded.counts[slot], slot], len(job.sequence()) - 1)
-            job.extend(new[:count], logprobs[slot][:count], self.version)
+            job.extend(new[:count], logprobs[slot][:count], self._version(slot))
             self.tokens_sampled += count
             if budgets[slot] == 0:
                 self._free(slot)
@@ -214,22 +242,26 @@ class RunningBatch:
         self._rows.budget[len(held) :] = 0
 
     def _prefill(self, placed: Sequence[tuple[int, np.ndarray]]) -> None:
-        # Requests with the same tokens (the members of a group) are read once. Short ones go together.
-        slots_of: dict[bytes, list[int]] = {}
+        # Requests with the same tokens (the members of a group) and weights are read once. Short ones go together.
+        slots_of: dict[Read, list[int]] = {}
         for slot, tokens in placed:
-            slots_of.setdefault(tokens.tobytes(), []).append(slot)
-        distinct = sorted(slots_of.items(), key=lambda item: len(item[0]))
+            slots_of.setdefault((tokens.tobytes(), int(self._rows.adapter[slot])), []).append(slot)
+        distinct = sorted(slots_of.items(), key=lambda item: len(item[0][0]))
         while distinct:
-            longest = buckets.round_up(len(distinct[-1][0]) // 4, self._prompt_lengths)
+            longest = buckets.round_up(len(distinct[-1][0][0]) // 4, self._prompt_lengths)
             fitting = [size for size in self._prefill_buckets if size * longest <= _PREFILL_TOKENS]
             count, size = next(buckets.split(len(distinct), fitting or self._prefill_buckets[:1]))
             chunk, distinct = distinct[-count:], distinct[:-count]
             self._read(chunk, size, longest)
 
-    def _read(self, chunk: Sequence[tuple[bytes, list[int]]], size: int, length: int) -> None:
+    def _read(self, chunk: Sequence[tuple[Read, list[int]]], size: int, length: int) -> None:
         start = time.time()
-        token_ids, lengths = np.zeros((size, length), np.int32), np.ones(size, np.int32)
-        for row, (content, _) in enumerate(chunk):
+        token_ids, lengths, adapters = (
+            np.zeros((size, length), np.int32),
+            np.ones(size, np.int32),
+            np.zeros(size, np.int32),
+        )
+        for row, ((content, adapters[row]), _) in enumerate(chunk):
             tokens = np.frombuffer(content, np.int32)
             token_ids[row, : len(tokens)], lengths[row] = tokens, len(tokens)
         prompts, routes = self._call(
@@ -238,6 +270,7 @@ class RunningBatch:
             self.params,
             token_ids,
             lengths,
+            adapters,
             record_routes=self._record_routes,
             **self._model,
         )
@@ -259,7 +292,8 @@ class RunningBatch:
             job.extend_routes(routes[row, : lengths[row]], 0)
 
     def _write_row(self, slot: int, job: Job, sequence: np.ndarray) -> None:
-        rows, sampling = self._rows, job.request.sampling
+        rows, request, sampling = self._rows, job.request, job.request.sampling
+        rows.adapter[slot] = self._number(request.min_version if request.pinned else self.version)
         rows.token[slot] = sequence[-1]
         rows.position[slot] = len(sequence) - 1
         rows.sampled[slot] = len(job.tokens)
@@ -305,4 +339,4 @@ def _idle_rows(slots: int) -> Rows:
         return np.ones(slots, np.float32)
 
     seeds, stops = np.zeros((slots, 2), np.uint32), np.full((slots, _STOPS[0]), -1, np.int32)
-    return Rows(ints(), ints(), ints(), ints(), ones(), ints(), ones(), seeds, stops)
+    return Rows(ints(), ints(), ints(), ints(), ones(), ints(), ones(), seeds, stops, ints())

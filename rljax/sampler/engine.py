@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +25,8 @@ from sidecar.stepping.jobs import Tokenizer
 class EmbeddedEngine(SteppedEngine):
     """Continuous batching over slots of a JAX cache. Implements `sidecar.protocol.Engine`."""
 
+    _shapes: Any = None  # of the parameters of the first version, where several are held
+
     def __init__(
         self,
         architecture: Architecture,
@@ -39,6 +42,7 @@ class EmbeddedEngine(SteppedEngine):
         trace: Trace | None = None,
         record_routes: bool = False,
         model: Path | None = None,
+        held: int = 0,
     ) -> None:
         """Creates the engine and starts its thread.
 
@@ -55,13 +59,12 @@ class EmbeddedEngine(SteppedEngine):
             trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
             record_routes: see `Completion.routes`; of a model with experts.
             model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
+            held: versions that are in use at once, each an adapter; 0: one at a time.
         """
-        if slots < 1 or max_length < 2 or decode_steps < 1:
+        if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture = architecture
-        self._dtype = np.dtype(dtype).name
-        self._device = device or jax.local_devices()[0]
-        self._trace = trace
+        self._architecture, self._trace = architecture, trace
+        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
         self._frozen = FrozenWeights(model, architecture, self._dtype, self._device)
         self._batch = RunningBatch(
             architecture,
@@ -73,6 +76,7 @@ class EmbeddedEngine(SteppedEngine):
             tokenizer=tokenizer,
             trace=trace,
             record_routes=record_routes,
+            held=held,
         )
         super().__init__(
             self._batch,
@@ -81,6 +85,7 @@ class EmbeddedEngine(SteppedEngine):
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,
+            held=held,
         )
 
     def _check(self, request: GenerateRequest) -> None:
@@ -91,9 +96,22 @@ class EmbeddedEngine(SteppedEngine):
     def _place(self, published: PublishedVersion) -> Params:
         start = time.time()
         params = self._frozen.adapted(published) if published.manifest.adapter else self._whole(published)
+        if self._held:
+            self._check_fits(published, params)
         if self._trace is not None:
             self._trace("load", start, time.time(), {"version": float(published.manifest.version)})
         return params
+
+    def _check_fits(self, published: PublishedVersion, params: Params) -> None:
+        """Checks that a version can be held beside those before it.
+
+        Raises:
+            ValueError: it is no adapter, or one of another shape.
+        """
+        shapes = jax.tree.structure(params), [x.shape for x in jax.tree.leaves(params)]
+        self._shapes = self._shapes or shapes
+        if published.manifest.adapter is None or shapes != self._shapes:
+            raise ValueError("it is no adapter of the rank, targets and scale of those that it is to be held beside")
 
     def _whole(self, published: PublishedVersion) -> Params:
         given, a = published.tensors, self._architecture

@@ -18,6 +18,7 @@ def open_engine(
     decode_steps: int,
     dtype: str,
     record_routes: bool = False,
+    held: int = 0,
 ) -> EmbeddedEngine:
     """Opens the embedded engine on this process's first device; ``model`` is the directory of the policy. For
     the rest see `EmbeddedEngine`.
@@ -32,4 +33,5 @@ def open_engine(
         name=name,
         record_routes=record_routes,
         model=Path(model),
+        held=held,
     )

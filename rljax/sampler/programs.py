@@ -14,6 +14,7 @@ from rljax.models.cache import KVCache, Routes, decode_step, prefill
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.lora import Adapted
 from rljax.models.common.params import Params
 from rljax.models.hf_names import from_hf_by_layer
 from rljax.sampler.sampling import request_uniforms, sample
@@ -43,6 +44,7 @@ class Rows(NamedTuple):
         temperature, top_k, top_p: as in `sampling.sample`.
         seeds: high and low half of the request's seed.
         stops: tokens that end the request, filled up with -1.
+        adapter: which of the adapters that lie side by side in the parameters is the request's, from 0.
     """
 
     token: Int[Either, " slots"]
@@ -54,6 +56,7 @@ class Rows(NamedTuple):
     top_p: Float[Either, " slots"]
     seeds: UInt[Either, "slots 2"]
     stops: Int[Either, "slots stops"]
+    adapter: Int[Either, " slots"]
 
 
 class Decoded(NamedTuple):
@@ -88,6 +91,7 @@ def read_prompts(
     params: Params,
     token_ids: Int[Array, "rows time"],
     lengths: Int[Array, " rows"],
+    adapters: Int[Array, " rows"] | None = None,
     *,
     architecture: Architecture,
     hardware: Hardware,
@@ -95,8 +99,9 @@ def read_prompts(
     record_routes: bool = False,
 ) -> tuple[KVCache, Routes]:
     """Computes keys and values of whole sequences, as a cache of one slot a row, and the experts of their tokens where
-    `record_routes`. `lengths` are at least 1.
+    `record_routes`. `lengths` are at least 1; ``adapters`` are as in `Rows`.
     """
+    params = _for_rows(params, adapters)
     with hardware.precise(dtype):
         _, cache, routes = prefill(params, architecture, token_ids, lengths, dtype=jnp.dtype(dtype), hardware=hardware)
     return cache, routes if record_routes else None
@@ -167,6 +172,7 @@ def decode(
         truncate: whether a request in the batch uses top-k or top-p.
         record_routes: whether the experts of each token are returned, of a model with experts.
     """
+    params = _for_rows(params, rows.adapter)
     start = _nothing(rows, steps, architecture, record_routes)
 
     def unfinished(loop: _Loop) -> Bool[Array, ""]:
@@ -218,15 +224,33 @@ def _with_step(
 
 @functools.partial(jax.jit, static_argnames=("architecture", "hardware", "dtype"))
 def score(
-    params: Params, token_ids: Int[Array, "1 time"], *, architecture: Architecture, hardware: Hardware, dtype: str
+    params: Params,
+    token_ids: Int[Array, "1 time"],
+    adapters: Int[Array, " 1"] | None = None,
+    *,
+    architecture: Architecture,
+    hardware: Hardware,
+    dtype: str,
 ) -> Float[Array, " time"]:
     """Computes the log-probability at temperature 1 of the token after each position; the last entry means nothing."""
+    params = _for_rows(params, adapters)
     length = jnp.full(1, token_ids.shape[1])
     targets = jnp.roll(token_ids, -1, axis=1)
     with hardware.precise(dtype):
         hidden, *_ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
         logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)
     return logprobs[0]
+
+
+def _for_rows(params: Params, adapters: Int[Array, " rows"] | None) -> Params:
+    """Returns parameters in which each row has its own of the adapters that lie side by side: `Adapted.for_rows`."""
+    if adapters is None:
+        return params
+    layers = [
+        {key: w.for_rows(adapters) if isinstance(w, Adapted) else w for key, w in layer.items()}
+        for layer in params["layers"]
+    ]
+    return {**params, "layers": tuple(layers)}
 
 
 def place(tensors: Mapping[str, Any], *, architecture: Architecture, dtype: str, device: jax.Device) -> Params:

@@ -26,6 +26,7 @@ from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import (
     Engine,
     EngineError,
+    PinnedVersionError,
     RequestError,
     WeightsGoneError,
     WeightUpdateError,
@@ -45,7 +46,13 @@ LEFT_ALONE = {
 }
 """Variables by which Ray leaves `VISIBLE_DEVICES` unset, since we set them."""
 
-_KINDS: tuple[type[Exception], ...] = (EngineError, RequestError, WeightUpdateError, WeightsGoneError)
+_KINDS: tuple[type[Exception], ...] = (
+    EngineError,
+    RequestError,
+    PinnedVersionError,
+    WeightUpdateError,
+    WeightsGoneError,
+)
 _ERRORS = {kind.__name__: kind for kind in _KINDS}
 
 

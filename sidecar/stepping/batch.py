@@ -15,7 +15,7 @@ class Batch(Protocol):
 
     Attributes:
         slots: requests that can run at once.
-        version: of the weights; -1 before the first.
+        version: of the weights that serve whoever is pinned to none; -1 before the first.
         tokens_sampled: since the start.
     """
 
@@ -28,8 +28,13 @@ class Batch(Protocol):
         """Requests that hold a slot."""
         ...
 
-    def load(self, weights: Any, version: int) -> Sequence[Job]:
-        """Replaces the weights; no KV of older ones is kept.
+    def holds(self, version: int) -> bool:
+        """Returns whether a request can be sampled for with these weights."""
+        ...
+
+    def load(self, weights: Any, version: int, lineage: int) -> Sequence[Job]:
+        """Replaces the weights, and no KV of older ones is kept; or, of a batch that holds several versions, puts them
+        beside those that are in use, with which the running requests go on.
 
         Returns the requests that lost their slots and are to be admitted again. An exception of it ends the
         engine: its weights are undefined then.

@@ -24,7 +24,7 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
-from sidecar.request_checks import check_request, check_tokens
+from sidecar.request_checks import check_policy, check_request, check_tokens
 from sidecar.stepping.batch import Batch
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.stepper import Call, Stepper
@@ -49,6 +49,7 @@ class SteppedEngine(abc.ABC):
         vocab_size: int,
         has_tokenizer: bool,
         receive: Receiver,
+        held: int = 0,
     ) -> None:
         """Starts the thread.
 
@@ -59,8 +60,10 @@ class SteppedEngine(abc.ABC):
             vocab_size: token ids are below it.
             has_tokenizer: whether the batch can look for stop strings.
             receive: reads the versions that `update_weights` names.
+            held: versions that the batch holds at once; 0: one, and none can be kept for a request.
         """
         self.name = name
+        self._held = held
         self._max_length = max_length
         self._vocab_size = vocab_size
         self._has_tokenizer = has_tokenizer
@@ -118,6 +121,7 @@ class SteppedEngine(abc.ABC):
             WeightUpdateError: nothing changed; the engine keeps its version.
             EngineError: the engine died or was closed.
         """
+        check_policy(update, self._held, self.name)
         loop = asyncio.get_running_loop()
         swapped = loop.create_future()
         await asyncio.to_thread(self._load_and_swap, update, loop, swapped)

@@ -19,7 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.protocol import NOTHING, EngineError, PauseMode, RequestError, UpdatePolicy
+from sidecar.protocol import (
+    NOTHING,
+    Completion,
+    EngineError,
+    PauseMode,
+    PinnedVersionError,
+    RequestError,
+    UpdatePolicy,
+)
 from sidecar.stepping.batch import Batch
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.waiting import WaitingLine
@@ -134,14 +142,16 @@ class Stepper:
         if policy is UpdatePolicy.DRAIN and not self.paused and self._started():
             self._updates.append((call, lambda _: self.swap(weights, version, lineage)))
             return LATER
-        return self.swap(weights, version, lineage)
+        return self.swap(weights, version, lineage, keep=policy is UpdatePolicy.PIN)
 
-    def swap(self, weights: Any, version: int, lineage: int) -> None:
-        """Replaces the weights. Requests in flight lose their KV cache, and are prefilled again with the new ones."""
-        if version < self.batch.version:
+    def swap(self, weights: Any, version: int, lineage: int, keep: bool = False) -> None:
+        """Replaces the weights. Requests in flight lose their KV cache, and are prefilled again with the new ones; or,
+        with ``keep``, they go on with theirs.
+        """
+        if version < self.batch.version and not keep:
             # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
             self._interrupted.push(self.batch.evict())
-        self._interrupted.push(self.batch.load(weights, version))
+        self._interrupted.push(self.batch.load(weights, version, lineage))
         self.lineage = lineage
         self.updates += 1
         self._interrupted.version_changed()
@@ -206,10 +216,17 @@ class Stepper:
         jobs = self._interrupted.take(free, version)
         if not self._held():
             jobs += self._line.take(free - len(jobs), version)
-        self.batch.admit(jobs)
+        self.batch.admit([job for job in jobs if self._can_serve(job)])
         if self.batch.running:
             for job, reason in self.batch.step():
                 self._finish(job, reason)
+
+    def _can_serve(self, job: Job) -> bool:
+        """Returns whether the weights are held that a request is pinned to, if any; answers it where they are not."""
+        if not job.request.pinned or self.batch.holds(job.request.min_version):
+            return True
+        self._end_job(job, None, PinnedVersionError.of(job.request, self.name))
+        return False
 
     def _held(self) -> bool:
         """Returns whether the waiting requests stay queued until the running ones have ended."""
@@ -250,7 +267,10 @@ class Stepper:
         return scores
 
     def _finish(self, job: Job, reason: str) -> None:
-        self._send(job.loop, job.future, job.completion(reason), None)
+        self._end_job(job, job.completion(reason), None)
+
+    def _end_job(self, job: Job, completion: Completion | None, error: RequestError | None) -> None:
+        self._send(job.loop, job.future, completion, error)
         job.done = True
         del self._jobs[job.request.id]
 

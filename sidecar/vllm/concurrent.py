@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from sidecar.errors import first_line
+from sidecar.held import HeldVersions
 from sidecar.protocol import (
     NOTHING,
     Completion,
@@ -27,13 +29,15 @@ from sidecar.protocol import (
     EngineStatus,
     GenerateRequest,
     PauseMode,
+    PinnedVersionError,
     UpdatePolicy,
     WeightUpdate,
     WeightUpdateError,
 )
-from sidecar.request_checks import check_request, check_tokens
+from sidecar.request_checks import check_policy, check_request, check_tokens
 from sidecar.stepping.jobs import Job, end_of_text
 from sidecar.stepping.waiting import WaitingLine
+from sidecar.vllm.running import Running
 from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -46,30 +50,6 @@ PAUSES: dict[PauseMode, Literal["abort", "wait", "keep"]] = {
 }
 """vLLM's names of our pause modes."""
 T = TypeVar("T")
-
-
-@dataclass(eq=False)
-class _Running:
-    """A request in flight; vLLM knows it by ``name``, which is empty until it was submitted.
-
-    Attributes:
-        job: the request; its tokens come with its last output, which alone says what weights sampled them.
-        tokens: those that have come, all of them part of the answer.
-        logprobs: of `tokens`.
-        more: is set, and replaced, when there are more of them, or no more will come.
-    """
-
-    job: Job
-    name: str = ""
-    aborted: bool = False
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    more: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def tell(self) -> None:
-        """Wakes who waits for more tokens."""
-        self.more.set()
-        self.more = asyncio.Event()
 
 
 class ConcurrentVllm:
@@ -89,7 +69,7 @@ class ConcurrentVllm:
         self._thread.start()
         self._engine = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
         self._vocab_size = self._engine.model_config.get_vocab_size()
-        self._requests: set[_Running] = set()
+        self._requests: set[Running] = set()
         self._line = WaitingLine()
         self._arrivals = 0
         self._handed_over = 0
@@ -99,6 +79,7 @@ class ConcurrentVllm:
         self._updating = asyncio.Lock()
         self._serial = 0
         self._transfer = VersionTransfer(self._engine, settings)
+        self._held = HeldVersions[LoRARequest](settings.held) if settings.held else None
         self._tokens, self._updates = 0, 0
         self._busy, self._busy_since = 0.0, 0.0
 
@@ -108,7 +89,9 @@ class ConcurrentVllm:
         return await self._on_loop(self._generate(request))
 
     async def progress(self, request_id: str, seen: int) -> Completion:
-        """See `Engine.progress`. Each token is said to be of the version of now: only the last output tells more."""
+        """See `Engine.progress`. Where a request goes on with new weights, each token is said to be of the version of
+        now: only the last output tells more.
+        """
         return await self._on_loop(self._progress(request_id, seen))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -127,6 +110,7 @@ class ConcurrentVllm:
             WeightUpdateError: nothing changed; the engine keeps its version.
             EngineError: it failed in the middle of loading, and is dead now.
         """
+        check_policy(update, self._settings.held, self.name)
         await self._on_loop(self._update(update))
 
     async def pause(self, mode: PauseMode) -> None:
@@ -160,6 +144,7 @@ class ConcurrentVllm:
         if not self._closed:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), self._loop))
             await asyncio.to_thread(self._engine.shutdown)
+            self._transfer.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _open(self) -> AsyncLLM:
@@ -203,7 +188,7 @@ class ConcurrentVllm:
     async def _generate(self, request: GenerateRequest) -> Completion:
         loop = asyncio.get_running_loop()
         self._arrivals += 1
-        running = _Running(Job(request, self._arrivals, loop, loop.create_future()))
+        running = Running(Job(request, self._arrivals, loop, loop.create_future()))
         self._requests.add(running)
         self._line.push([running.job])
         try:
@@ -214,7 +199,7 @@ class ConcurrentVllm:
             self._requests.discard(running)
             await self._leave_slot(running)
 
-    async def _run(self, running: _Running) -> str:
+    async def _run(self, running: Running) -> str:
         """Samples to the end of the request; returns why it ended."""
         job = running.job
         async with self._may_start:
@@ -228,7 +213,7 @@ class ConcurrentVllm:
         tokens: list[int] = []
         logprobs: list[float] = []
         end: int | None = None
-        async for output in self._engine.generate(prompt, params, running.name):
+        async for output in self._engine.generate(prompt, params, running.name, lora_request=running.adapter):
             sampled = output.outputs[0]
             old = len(tokens)
             tokens += sampled.token_ids
@@ -242,7 +227,7 @@ class ConcurrentVllm:
             running.tokens, running.logprobs = (tokens, logprobs) if end is None else (tokens[:end], logprobs[:end])
             running.tell()
             if output.finished:
-                self._take(job, tokens[:end], logprobs[:end], sampled.weight_versions)
+                self._take(running, tokens[:end], logprobs[:end], sampled.weight_versions)
                 return "stop" if end is not None else str(sampled.finish_reason)
         raise EngineError(f"{self.name}: request {job.request.id} was left without an end")
 
@@ -253,11 +238,15 @@ class ConcurrentVllm:
         while len(running.tokens) <= seen and not running.job.done:
             await running.more.wait()
         tokens, logprobs = running.tokens[seen:], running.logprobs[seen:]
-        versions = np.full(len(tokens), self._version, np.int32)
+        versions = np.full(len(tokens), self._version if self._held is None else running.version, np.int32)
         return Completion(np.asarray(tokens, np.int32), np.asarray(logprobs, np.float32), versions, "abort")
 
-    def _take(self, job: Job, tokens: list[int], logprobs: list[float], spans: Any) -> None:
+    def _take(self, running: Running, tokens: list[int], logprobs: list[float], spans: Any) -> None:
+        job = running.job
         self._tokens += len(tokens)
+        if self._held is not None:
+            job.extend(tokens, logprobs, running.version)
+            return
         for span in spans or ():
             part = slice(span.start, min(span.end, len(tokens)))
             job.extend(tokens[part], logprobs[part], int(span.version))
@@ -266,15 +255,20 @@ class ConcurrentVllm:
         free = self._handed_over < self._settings.slots
         return free and not self._paused and self._line.first(self._version) is job
 
-    def _take_slot(self, running: _Running) -> None:
+    def _take_slot(self, running: Running) -> None:
+        request = running.job.request
         if not self._handed_over:
             self._busy_since = time.perf_counter()
         self._line.take(1, self._version)
         self._handed_over += 1
         self._serial += 1
         running.name = str(self._serial)
+        running.version = request.min_version if request.pinned else self._version
+        if running.version not in ((self._version,) if self._held is None else self._held):
+            raise PinnedVersionError.of(request, self.name)
+        running.adapter = None if self._held is None else self._held[running.version]
 
-    async def _leave_slot(self, running: _Running) -> None:
+    async def _leave_slot(self, running: Running) -> None:
         if running.name:
             self._handed_over -= 1
             if not self._handed_over:
@@ -282,7 +276,7 @@ class ConcurrentVllm:
         async with self._may_start:
             self._may_start.notify_all()
 
-    async def _abort(self, chosen: Callable[[_Running], bool]) -> None:
+    async def _abort(self, chosen: Callable[[Running], bool]) -> None:
         ending = [running for running in self._requests if chosen(running)]
         for running in ending:
             running.aborted = True
@@ -296,7 +290,8 @@ class ConcurrentVllm:
             await self._may_start.wait_for(lambda: not self._paused and self._version >= 0)
         self._serial += 1
         prompt, params = probe(tokens)
-        async for output in self._engine.generate(prompt, params, str(self._serial)):
+        adapter = None if self._held is None else self._held[self._version]
+        async for output in self._engine.generate(prompt, params, str(self._serial), lora_request=adapter):
             if output.finished:
                 return scores(output.prompt_logprobs)
         raise EngineError(f"{self.name}: scoring was ended from outside")
@@ -331,18 +326,37 @@ class ConcurrentVllm:
         try:
             # Rolled back: what asked for newer weights is of a lost lineage, and cannot go on with these.
             await self._abort(lambda running: running.job.request.min_version > update.version)
+            if self._held is not None:
+                await self._put_beside(self._held, update)
+                return
             async with self._paused_generation(update.policy):
                 await self._transfer.load(update)
                 await self._engine.update_weight_version(str(update.version))
-                self._version, self._lineage = update.version, update.lineage
-                self._line.version_changed()
-                self._updates += 1
+                self._serve(update)
         except WeightUpdateError:
             raise
         except BaseException:
             await self._end()  # its weights may be of two versions: it must not sample any more
             self._engine.shutdown()
             raise
+
+    def _serve(self, update: WeightUpdate) -> None:
+        self._version, self._lineage = update.version, update.lineage
+        self._line.version_changed()
+        self._updates += 1
+
+    async def _put_beside(self, held: HeldVersions[LoRARequest], update: WeightUpdate) -> None:
+        """Puts an adapter beside the others, while requests go on with theirs. KV stays: vLLM knows whose it is."""
+        dropped = held.add(update.version, update.lineage, self._transfer.taken())
+        self._serve(update)  # who begins now may name the new one: vLLM reads what it does not have yet
+        gone = {one.lora_int_id for one in dropped}
+        await self._abort(lambda running: running.adapter is not None and running.adapter.lora_int_id in gone)
+        for one in dropped:
+            await self._engine.remove_lora(one.lora_int_id)  # answered once nobody can ask for it any more
+            shutil.rmtree(one.lora_path)
+        await self._engine.add_lora(held[update.version])
+        async with self._may_start:
+            self._may_start.notify_all()
 
     @contextlib.asynccontextmanager
     async def _paused_generation(self, policy: UpdatePolicy) -> AsyncIterator[None]:

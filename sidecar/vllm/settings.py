@@ -15,11 +15,14 @@ LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """Worker extension: the class that vLLM mixes into its workers."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM makes room for: ``MaxLoRARanks`` of its ``config.lora``. An adapter may be of a lower one."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """Settings of a vLLM engine. Weights are dummies until the first version: the run decides them, not the directory.
+    """Settings of a vLLM engine. Weights are dummies until the first version: the run decides them, not the directory;
+    but where versions are adapters of the directory's.
 
     Attributes:
         model: directory with ``config.json`` and tokenizer, as Hugging Face writes it.
@@ -37,6 +40,9 @@ class VllmSettings:
         positions: of the model; None if it has enough.
         accelerator: whether the engine computes on GPUs or TPU chips, and not on the CPU.
         nccl: take the weights of ``nccl://`` addresses from GPU to GPU, by vLLM's own transfer engine.
+        held: versions that are in use at once, each an adapter; 0: one at a time, whole.
+        rank: of these adapters.
+        adapted: the matrices that have one, by the last word of their names.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -55,6 +61,9 @@ class VllmSettings:
     positions: int | None = None
     accelerator: bool = False
     nccl: bool = False
+    held: int = 0
+    rank: int = 0
+    adapted: tuple[str, ...] = ()
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
@@ -95,6 +104,11 @@ class VllmSettings:
             ours |= {"enable_chunked_prefill": False, "max_num_batched_tokens": batched}
         if self.nccl:
             ours["weight_transfer_config"] = {"backend": "nccl"}
+        if self.held:
+            ours |= {"enable_lora": True, "max_loras": self.held, "max_cpu_loras": self.held}
+            ours |= {"max_lora_rank": min(rank for rank in RANKS if rank >= self.rank)}
+            ours |= {"lora_target_modules": list(self.adapted)}
+            ours |= {"load_format": "auto" if self.load_format == "dummy" else self.load_format}
         if self.tensor_parallel_size > 1:
             ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own
         if overruled := sorted(set(self.engine_args) & (set(ours) - {"worker_extension_cls"})):

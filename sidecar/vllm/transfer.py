@@ -1,14 +1,19 @@
-"""Brings versions to the workers of ``AsyncLLM``: as files that they read, or from the learner, GPU to GPU."""
+"""Brings versions to the workers of ``AsyncLLM``: as files that they read, or from the learner, GPU to GPU; and of an
+engine that holds several, as the adapters that requests name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from sidecar.channels.nccl import WeightReceiver
-from sidecar.channels.versions import VersionError, VersionGoneError
+from sidecar.channels.versions import VersionError, VersionGoneError, check_identity, receive
+from sidecar.errors import first_line
 from sidecar.protocol import WeightsGoneError, WeightUpdate, WeightUpdateError
+from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.settings import VllmSettings
 
 LOOK_SECONDS = 0.02
@@ -22,14 +27,20 @@ class VersionTransfer:
         self._engine = engine
         self._settings = settings
         self._receiver: WeightReceiver | None = None
+        self._adapters = AdapterDirectories(settings.model, settings.rank) if settings.held else None
+        self._adapter: LoRARequest | None = None
 
     async def prepare(self, update: WeightUpdate) -> None:
-        """Has the workers read and check a version while they generate; of one that the learner sends, does nothing.
+        """Has the workers read and check a version while they generate, or reads an adapter here; of one that the
+        learner sends, does nothing.
 
         Raises:
             WeightUpdateError: one of them cannot, and why.
         """
         if self._is_sent(update):
+            return
+        if self._adapters is not None:
+            self._adapter = await asyncio.to_thread(_written, self._adapters, update)
             return
         arguments = (update.path, update.version, update.lineage)
         await self._engine.collective_rpc("prepare_version", args=arguments)
@@ -62,5 +73,26 @@ class VersionTransfer:
             gone = isinstance(error, VersionGoneError)
             raise (WeightsGoneError if gone else WeightUpdateError)(str(error)) from error
 
+    def taken(self) -> LoRARequest:
+        """Returns the adapter that was prepared."""
+        assert self._adapter is not None
+        adapter, self._adapter = self._adapter, None
+        return adapter
+
+    def close(self) -> None:
+        """Removes the adapters."""
+        if self._adapters is not None:
+            self._adapters.close()
+
     def _is_sent(self, update: WeightUpdate) -> bool:
         return self._settings.nccl and update.path.startswith("nccl://")
+
+
+def _written(adapters: AdapterDirectories, update: WeightUpdate) -> LoRARequest:
+    try:
+        published = receive(update.path)
+        check_identity(published, update.path, update.version, update.lineage)
+        return adapters.written(published)
+    except (VersionError, ValueError, OSError, RuntimeError) as error:
+        refused = WeightsGoneError if isinstance(error, VersionGoneError) else WeightUpdateError
+        raise refused(first_line(error)) from error

@@ -75,6 +75,24 @@ def test_a_killed_run_keeps_its_adapter_and_goes_on_from_what_it_exports(tmp_pat
         assert "Traceback" not in swapped.stderr
 
 
+def test_trajectories_are_pinned_to_the_version_that_they_begin_with(tmp_path: Path, cache: Path) -> None:
+    """With few slots for long trajectories, a version finds some of them under way."""
+    run_dir = tmp_path / "run"
+    pinned = ("sidecar.update_policy=pin", "async_generation_ratio=2.0", "max_steps=8", "sidecar.max_concurrency=6")
+    long = ("model.tiny.characters=none", "model.max_response_tokens=120", "sidecar.decode_steps=1")
+    done = run(run_dir, cache, *KEYS, *pinned, *long)
+    assert done.returncode == 0, done.stderr
+    assert_balanced(run_dir, groups=8 * 4)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][1:]
+    assert [row["response/mixed_versions"] for row in rows] == [0.0] * 8
+    assert max(row["staleness/max"] for row in rows) == 2
+    assert max(row.get("parity/max_abs_logprob_gap", 0.0) for row in rows) < 1e-3
+    refused = run(run_dir, cache, *pinned, "model.lora.rank=none")
+    assert refused.returncode != 0
+    assert "sidecar.update_policy=pin: engines hold several versions as adapters" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_an_adapter_that_nothing_would_read_or_that_no_model_has_is_refused_in_a_line(
     tmp_path: Path, cache: Path
 ) -> None:

@@ -64,6 +64,23 @@ def test_on_ray_tokens_of_several_versions_stand_in_one_trajectory(tmp_path: Pat
     assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))
 
 
+def test_trajectories_are_pinned_to_the_version_that_they_begin_with(tmp_path: Path, cache: Path) -> None:
+    """As above, a version finds trajectories under way, which end with the one that they have."""
+    run_dir = tmp_path / "run"
+    pinned = ("sidecar.update_policy=pin", "model.lora.rank=4", "model.lora.alpha=8", "sidecar.max_concurrency=6")
+    long = ("model.tiny.characters=none", "model.max_response_tokens=200", "observe.samples_per_step=16")
+    ahead = ("async_generation_ratio=2.0", "max_steps=10", "eval_steps=4")
+    done = run(run_dir, cache, *STEPPED, *pinned, *long, *ahead)
+    assert done.returncode == 0, done.stderr
+    assert_balanced(run_dir, 10 * 4)
+    rows = [row for row in rows_of(run_dir) if row["step"]]
+    assert [row["response/mixed_versions"] for row in rows] == [0.0] * 10
+    assert max(row["staleness/max"] for row in rows) == 2
+    assert all(mean <= largest < 1e-3 for largest, mean in parity_of(run_dir))
+    spans = query(run_dir, "SELECT min_version, max_version, step FROM groups WHERE state = 'trained'")
+    assert all(0 <= step - oldest <= 2 for oldest, _, step in spans)
+
+
 def test_a_tied_head_that_is_not_rebuilt_stops_the_run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

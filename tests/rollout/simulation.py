@@ -26,7 +26,7 @@ from rljax.rollout.workflows.single_turn import assemble
 from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
-from sidecar.protocol import GenerateRequest, SamplingParams
+from sidecar.protocol import GenerateRequest, SamplingParams, UpdatePolicy
 from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
 
 SPEC = RunSpec(
@@ -113,6 +113,7 @@ def build(
     redundancy: int = 0,
     prepare: Callable[[], Awaitable[None]] | None = None,
     probe: Probe | None = None,
+    policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
 ) -> Simulation:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -123,7 +124,7 @@ def build(
 
     ledger = ledger or AsyncDatabase(db, InlineExecutor())
     checks = EngineChecks(ledger, name, probe)
-    pool = EnginePool(start, 1, tmp_path, checks, call_timeout=call_timeout)
+    pool = EnginePool(start, 1, tmp_path, checks, call_timeout=call_timeout, policy=policy)
     deadlines = PausableDeadlines()
     workflow = workflow or Plain(misbehave)
     tasksets = tasksets or {"numbers": Numbers()}

@@ -12,7 +12,7 @@ import pytest
 
 from rljax.ledger import leases, versions
 from rljax.ledger.database import RunFailedError
-from rljax.rollout.engine_pool import Scored
+from rljax.rollout.engine_slot import Scored
 from rljax.rollout.parity import Probe
 from tests.rollout.simulation import build
 

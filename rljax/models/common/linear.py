@@ -59,5 +59,5 @@ def linear(
     if not isinstance(weight, Adapted):
         return checkpoint_name(_matmul(hardware, x, weight), PRODUCT)
     narrow = checkpoint_name(_matmul(hardware, weight.shown(x), weight.a), PRODUCT)
-    change = weight.scale * _matmul(hardware, narrow, weight.b)
+    change = weight.scale * _matmul(hardware, weight.counted(narrow), weight.b)
     return checkpoint_name(_matmul(hardware, x, weight.base) + change, PRODUCT)

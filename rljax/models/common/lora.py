@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.common.params import Params
 
@@ -29,6 +29,8 @@ class Adapted:
         key: of the inputs that `a` is not shown; None: it is shown all.
         scale: of the change.
         dropout: share of the inputs that `a` is not shown, where there is a key.
+        parts: adapters that lie side by side in the rank; see `for_rows`.
+        chosen: which parts of the rank count for each row of the inputs; None: all.
     """
 
     base: Float[Array, "*layers rows columns"]
@@ -37,6 +39,8 @@ class Adapted:
     key: Any = None
     scale: float = field(default=1.0, metadata={"static": True})
     dropout: float = field(default=0.0, metadata={"static": True})
+    parts: int = field(default=1, metadata={"static": True})
+    chosen: Bool[Array, "rows 1 rank"] | None = None
 
     def __getitem__(self, index: Any) -> Adapted:
         """Returns one layer of stacked matrices, or with an ellipsis all that there is, as an array does."""
@@ -52,6 +56,20 @@ class Adapted:
             return x
         kept = jax.random.bernoulli(self.key, 1 - self.dropout, x.shape)
         return jnp.where(kept, x / (1 - self.dropout), 0).astype(x.dtype)
+
+    def counted(self, narrow: Float[Array, "... rank"]) -> Float[Array, "... rank"]:
+        """Returns what `a` makes of the inputs, without what does not count."""
+        return narrow if self.chosen is None else jnp.where(self.chosen, narrow, 0)
+
+    def for_rows(self, numbers: Int[Array, " rows"]) -> Adapted:
+        """Returns the matrix that has, for each row of inputs, the adapter of that number alone, from 0, of those that
+        lie side by side.
+        """
+        if self.parts == 1:
+            return self
+        rank = self.a.shape[-1]
+        part = jnp.arange(rank) // (rank // self.parts)
+        return replace(self, chosen=part == numbers[:, None, None])
 
     def merged(self) -> Float[Array, "*layers rows columns"]:
         """Makes the matrix after all, float32."""

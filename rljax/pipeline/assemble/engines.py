@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from rljax.config.engines import ENGINES as KINDS
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.config.validate_placement import device_indices, engine_memory_share
+from rljax.config.validate_placement import device_indices, engine_memory_share, versions_held
 from rljax.learner.sharding import Present, jax_devices
+from rljax.models.adapter import target_words
 from rljax.models.common.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
@@ -80,7 +81,7 @@ def make_pool(
         run.root.absolute(),
         events,
         call_timeout=config.wait_timeout / 2,
-        policy=UpdatePolicy(config.sidecar.update_policy),
+        policy=_policy(config),
         answered=_traced(config, trace),
     )
 
@@ -138,6 +139,14 @@ def kv_cache_bytes(config: Config, architecture: Architecture) -> int:
     return max(LEAST_KV_CACHE, per_token * width * tokens)
 
 
+def _policy(config: Config) -> UpdatePolicy:
+    """Returns what an update does with requests in flight: where versions are not held, those that keep theirs end
+    first.
+    """
+    policy = UpdatePolicy(config.sidecar.update_policy)
+    return UpdatePolicy.DRAIN if policy is UpdatePolicy.PIN and not versions_held(config) else policy
+
+
 def _with_engine_launcher(
     config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before
 ) -> EngineFactory:
@@ -166,6 +175,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
             record_routes=config.algorithm.records_routes,
             model=model.directory,
+            held=versions_held(config),
         )
 
     return start
@@ -240,23 +250,36 @@ def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> t
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
         "record_routes": config.algorithm.records_routes,
+        "held": versions_held(config),
     }
     return arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
+
+
+def _check_on_cpu(engine: str, architecture: Architecture, held: int) -> None:
+    if architecture.head_dim not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"sidecar.engine={engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
+            f"the model's are {architecture.head_dim} wide; choose another model, or sidecar.engine=embedded"
+        )
+    if held and architecture.experts is not None:
+        raise ConfigError(
+            f"sidecar.update_policy=pin: sidecar.engine={engine} on a CPU holds no adapters of a model with "
+            "experts, for which vLLM needs Triton; write in_flight, drain or abort, or sidecar.engine=embedded"
+        )
 
 
 def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     from sidecar.vllm.settings import VllmSettings, environment
 
     sidecar, own_workers = config.sidecar, KINDS[config.sidecar.engine].own_workers
-    if not gpu and model.architecture.head_dim not in CPU_HEAD_SIZES:
-        raise ConfigError(
-            f"sidecar.engine={sidecar.engine}: vLLM on a CPU takes heads of {', '.join(map(str, CPU_HEAD_SIZES))}, "
-            f"the model's are {model.architecture.head_dim} wide; choose another model, or sidecar.engine=embedded"
-        )
+    held = versions_held(config)
+    if not gpu:
+        _check_on_cpu(sidecar.engine, model.architecture, held)
     if sidecar.kv_cache_gib is not None:
         kv_cache: int | None = int(sidecar.kv_cache_gib * 2**30)
     else:
         kv_cache = None if gpu else kv_cache_bytes(config, model.architecture)
+    adapted = tuple(target_words(model.architecture, config.model.lora)) if held else ()
     settings = VllmSettings(
         model=str(model.directory.absolute()),
         max_length=config.context,
@@ -273,6 +296,9 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         seed=config.seed if sidecar.seed is None else sidecar.seed,
         accelerator=gpu,
         nccl=gpu and config.sync_method == "nccl" and own_workers,
+        held=held,
+        rank=(config.model.lora.rank or 0) if held else 0,
+        adapted=adapted,
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=own_workers)

@@ -114,6 +114,7 @@ class Tools:
             prompt_ids=row,
             sampling=sampling,
             min_version=attempt.min_version,
+            pinned=attempt.pinned,
             affinity=str(task.id),
             priority=attempt.group,
         )

@@ -27,6 +27,7 @@ class Attempt:
         member: place in the group.
         retry: attempts of this member that failed before.
         min_version: oldest weights allowed.
+        pinned: no newer ones are, either: all tokens are of that version.
         lineage: oldest lineage of weights allowed.
         validation: whether it measures the policy instead of training it; such requests pass a held pool.
         group: number of the group in the run, its requests' priority: the older one is due sooner, and a turn of it
@@ -40,6 +41,7 @@ class Attempt:
     lineage: int = 0
     validation: bool = False
     group: int = 0
+    pinned: bool = False
 
     def seed(self, task: Task, turn: int) -> int:
         """Returns the sampling seed of one turn (promise P11): the same whenever and wherever the attempt is made."""
@@ -89,7 +91,7 @@ def keeps_contract(said: str, trajectory: object, attempt: Attempt, sequence_len
 
     Raises:
         BrokenContract: it is no trajectory; or a row is longer than ``sequence_length`` or begins with a trained token;
-            or it is another attempt's, or sampled from weights older than this one may use; or a number is none.
+            or it is another attempt's, or sampled from other weights than this one may use; or a number is none.
     """
     if not isinstance(trajectory, Trajectory):
         raise BrokenContract(f"{said}a {type(trajectory).__name__}; return a Trajectory, which tools.trajectory makes")
@@ -108,6 +110,12 @@ def keeps_contract(said: str, trajectory: object, attempt: Attempt, sequence_len
         raise BrokenContract(
             f"{said}a token of version {oldest}, and the attempt takes none before {attempt.min_version}; hand "
             "attempt.min_version to the engine, as tools.ask does"
+        )
+    newest = trajectory.max_version
+    if attempt.pinned and newest is not None and newest > attempt.min_version:
+        raise BrokenContract(
+            f"{said}a token of version {newest}, and the attempt is pinned to {attempt.min_version}; hand "
+            "attempt.pinned to the engine, as tools.ask does"
         )
     for name in ("reward", "turn_rewards", "logprobs"):
         numbers = np.ravel(getattr(trajectory, name))

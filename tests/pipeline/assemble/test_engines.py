@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from rljax.config.schema import SidecarConfig
+import pytest
+
+from rljax.config.fields import ConfigError
+from rljax.config.model import LoraConfig, TinyConfig
+from rljax.config.schema import Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.models.tiny import tiny_architecture
 from rljax.pipeline.assemble.engines import ENGINES
+from rljax.pipeline.assemble.run import Model
+from sidecar.vllm.settings import VllmSettings
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,3 +42,40 @@ def test_nobody_asks_for_the_name_of_an_engine() -> None:
         and any(isinstance(one, ast.Constant) and one.value in ENGINES for one in ast.walk(node))
     ]
     assert asking == []
+
+
+def settings_of(engine: str, family: str = "qwen3", **changes: Any) -> Mapping[str, Any]:
+    """What an engine of a run whose trajectories are pinned is started with, on a CPU."""
+    tiny = TinyConfig(family=family)
+    config = Config(
+        async_generation_ratio=2.0,
+        model=ModelConfig(tiny=tiny, lora=LoraConfig(rank=4, targets=("q_proj", "down_proj"))),
+        sidecar=SidecarConfig(engine=engine, update_policy="pin"),
+        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+        **changes,
+    )
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    arguments, _ = ENGINES[engine][1](config, model, False, 1)
+    return arguments.get("settings", arguments)
+
+
+def test_an_engine_has_room_for_the_versions_that_may_be_in_use() -> None:
+    assert settings_of("embedded")["held"] == 3
+    vllm = settings_of("vllm")
+    assert (vllm["held"], vllm["rank"], vllm["adapted"]) == (3, 4, ("down_proj", "q_proj"))
+    arguments = VllmSettings(**vllm).arguments(on_cpu=True)
+    assert {name: arguments[name] for name in ("max_loras", "max_cpu_loras", "max_lora_rank", "load_format")} == {
+        "max_loras": 3,
+        "max_cpu_loras": 3,
+        "max_lora_rank": 8,
+        "load_format": "auto",
+    }
+    evaluating = settings_of("vllm", mode="evaluate")
+    assert (evaluating["held"], evaluating["adapted"]) == (0, ())
+    assert "enable_lora" not in VllmSettings(**evaluating).arguments(on_cpu=True)
+
+
+def test_experts_beside_adapters_are_more_than_vllm_has_for_a_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"sidecar.engine=vllm on a CPU holds no adapters of a model with experts"):
+        settings_of("vllm", "qwen3_moe")
+    assert settings_of("embedded", "qwen3_moe")["held"] == 3

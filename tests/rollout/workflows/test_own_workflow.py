@@ -48,11 +48,12 @@ def tools(tmp_path: Path) -> Iterator[Tools]:
         )
 
 
-def attempted(workflow: Any, tools: Tools, replies: list[str]) -> tuple[Trajectory, Script]:
+def attempted(workflow: Any, tools: Tools, replies: list[str], pinned: bool = False) -> tuple[Trajectory, Script]:
     pool: Any = Script(tools.tokenizer, replies)
     question = ({"role": "user", "content": "1 + 1"},)
     task = Task(TaskId("sums", 0, 4), question, "2", rewards=(RewardTerm("exact", "exact"),))
-    made = asyncio.run(workflow.run(task, Attempt(run_seed=3, member=2, retry=1, min_version=3, group=9), pool))
+    attempt = Attempt(run_seed=3, member=2, retry=1, min_version=3, group=9, pinned=pinned)
+    made = asyncio.run(workflow.run(task, attempt, pool))
     return made, pool
 
 
@@ -76,6 +77,15 @@ def test_two_calls_are_one_trajectory_of_the_tokens_as_they_were_sampled(tools: 
     assert {(request.min_version, request.priority, request.sampling.temperature) for request in pool.requests} == {
         (3, 9, 0.5)
     }
+
+
+def test_an_attempt_that_is_pinned_says_so_to_the_engine_and_is_of_one_version(tools: Tools) -> None:
+    flow = AnswerCritiqueRevise(tools, critique="Sure?", answer_tokens=5)
+    for pinned in (False, True):
+        _, pool = attempted(flow, tools, ["3", "2"], pinned)
+        assert [(request.min_version, request.pinned) for request in pool.requests] == [(3, pinned)] * 2
+    with pytest.raises(BrokenContract, match=r"a token of version 4, and the attempt is pinned to 3"):
+        attempted(OwnWorkflow(flow, 70), tools, ["3", "2"], pinned=True)
 
 
 def test_a_reply_has_the_room_that_its_row_has_left(tools: Tools) -> None:

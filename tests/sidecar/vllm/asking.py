@@ -27,6 +27,7 @@ def ask(
     prompt: np.ndarray = PROMPT,
     resumed_tokens: int = 0,
     priority: int = 0,
+    pinned: bool = False,
     **how: Any,
 ) -> asyncio.Future[Completion]:
     request = GenerateRequest(
@@ -36,6 +37,7 @@ def ask(
         min_version=min_version,
         priority=priority,
         resumed_tokens=resumed_tokens,
+        pinned=pinned,
     )
     return asyncio.ensure_future(lab.engine.generate(request))
 

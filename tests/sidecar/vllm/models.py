@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import torch
 from transformers import (
     Gemma3TextConfig,
@@ -22,7 +24,11 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 
 from rljax.weights.publisher import OrbaxPublisher
+from sidecar.channels.versions import AdapterInfo
+from sidecar.fingerprint import fingerprint
 from sidecar.protocol import WeightUpdate
+from sidecar.stored import every_tensor
+from sidecar.vllm.weights import expected_shapes
 from tests.models.hf_models import randomised
 
 VOCABULARY = 97
@@ -93,6 +99,31 @@ def publish(directory: Path, version: int, arrays: dict[str, np.ndarray], lineag
     """Publishes them as this version, in float32."""
     path = OrbaxPublisher(directory).publish(version, lineage, arrays, model="test", dtype="fp32")
     return WeightUpdate(version, lineage, str(path))
+
+
+def adapted_model(name: str, seed: int, rank: int = 4) -> tuple[Any, dict[str, np.ndarray]]:
+    """The model of that name and seed 0 with an adapter of PEFT's that counts twice, random by the seed; and the
+    adapter's factors as a version holds them.
+    """
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = peft.get_peft_model(random_model(name, 0), config)
+    generator, layers = torch.Generator().manual_seed(seed), dict[str, dict[int, np.ndarray]]()
+    for key, parameter in model.named_parameters():
+        if ".lora_" in key:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+            found = re.fullmatch(r"base_model\.model\.(.*layers\.)(\d+)(\..*)", key)
+            assert found is not None
+            before, number, after = found.groups()
+            layers.setdefault(f"{before}*{after}".replace(".default", ""), {})[int(number)] = parameter.data.numpy()
+    return model, {key: np.stack([of[i] for i in sorted(of)]) for key, of in layers.items()}
+
+
+def publish_adapters(directory: Path, base: Path, versions: list[dict[str, np.ndarray]]) -> list[WeightUpdate]:
+    """Publishes factors of `adapted_model` as versions from 0 on, in float32; its base lies in ``base``."""
+    stored, publisher = every_tensor(base), OrbaxPublisher(directory)
+    info = AdapterInfo(fingerprint({name: stored[name] for name in expected_shapes(str(base))}), "fp32", 2.0)
+    paths = [publisher.publish(i, 1, arrays, model="", dtype="fp32", adapter=info) for i, arrays in enumerate(versions)]
+    return [WeightUpdate(version, 1, str(path)) for version, path in enumerate(paths)]
 
 
 def logprobs(model: PreTrainedModel, tokens: np.ndarray, temperature: float = 1.0) -> np.ndarray:

@@ -34,7 +34,7 @@ class StandIn:
             await asyncio.sleep(0)
         self._asked = True
 
-    async def generate(self, prompt: Any, params: Any, name: str) -> AsyncIterator[Any]:
+    async def generate(self, prompt: Any, params: Any, name: str, **options: Any) -> AsyncIterator[Any]:
         self.entered.set()
         await self.get_supported_tasks()
         ended = self._known[name] = asyncio.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,21 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from rljax.models.smollm2 import smollm2_directory
-from rljax.weights.publisher import OrbaxPublisher
-from sidecar.channels.versions import AdapterInfo
-from sidecar.fingerprint import fingerprint
 from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
-from sidecar.stored import every_tensor
 from sidecar.vllm.settings import environment
 from tests.sidecar.vllm.conftest import MODEL, Lab, spec
-from tests.sidecar.vllm.models import CONFIGS, EXPERTS, WINDOWED, publish, random_model, tensors, token_logprobs
+from tests.sidecar.vllm.models import (
+    CONFIGS,
+    EXPERTS,
+    WINDOWED,
+    adapted_model,
+    publish,
+    publish_adapters,
+    random_model,
+    tensors,
+    token_logprobs,
+)
 
 ORDER = (0, 1, 2, 1, 3)
 TOKENS = np.arange(3, 45)
@@ -73,25 +77,11 @@ def test_tiny_models_of_every_family(names: list[str], tmp_path: Path) -> None:
 def test_an_adapter_on_the_base_that_the_engine_has(tmp_path: Path) -> None:
     base = tmp_path / "model"
     random_model(MODEL, 0).save_pretrained(base)
-    versions = []
-    for seed in range(4):
-        config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-        model = peft.get_peft_model(random_model(MODEL, 0), config)
-        generator, layers = torch.Generator().manual_seed(seed), dict[str, dict[int, np.ndarray]]()
-        for name, parameter in model.named_parameters():
-            if ".lora_" in name:
-                parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
-                before, number, after = re.fullmatch(r"base_model\.model\.(.*layers\.)(\d+)(\..*)", name).groups()
-                stacked = f"{before}*{after}".replace(".default", "")
-                layers.setdefault(stacked, {})[int(number)] = parameter.data.numpy()
-        versions.append({name: np.stack([of[i] for i in sorted(of)]) for name, of in layers.items()})
-    whole = model.merge_and_unload()
+    models = [adapted_model(MODEL, seed) for seed in range(4)]
+    updates = publish_adapters(tmp_path / "weights", base, [factors for _, factors in models])
+    whole = models[3][0].merge_and_unload()
     whole.save_pretrained(tmp_path / "fresh")
-    stored = every_tensor(base)
-    info = AdapterInfo(fingerprint({name: stored[name] for name in tensors(random_model(MODEL, 0))}), "fp32", 2.0)
-    publisher = OrbaxPublisher(tmp_path / "weights")
-    paths = [publisher.publish(i, 1, arrays, model="", dtype="fp32", adapter=info) for i, arrays in enumerate(versions)]
-    pushes = [(i, 1, paths[i]) for i in ORDER]
+    pushes = [(i, 1, updates[i].path) for i in ORDER]
     out = str(tmp_path / "out.json")
     given = {"model": str(base), "fresh": str(tmp_path / "fresh"), "tokens": TOKENS.tolist(), "updates": pushes}
     run([{**given, "out": out}], tmp_path)

@@ -35,8 +35,9 @@ async def learn(
     validate: Set[int] = frozenset(),
     between: float = 0.0,
     ended: Callable[[TrainedStep], None] = lambda _: None,
+    stop_after: int | None = None,
 ) -> list[TrainedStep]:
-    """Trains to the end, and waits for the validations.
+    """Trains to the end, and waits for the validations; or stops before, as one that is interrupted.
 
     Args:
         db: the ledger.
@@ -45,6 +46,7 @@ async def learn(
         validate: the versions that are validated.
         between: seconds of a step in which it does something else.
         ended: is told of each step.
+        stop_after: steps after which it stops; None: at the end alone.
     """
     lineage = leases.begin_lineage(db, 0)
     versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
@@ -65,6 +67,8 @@ async def learn(
         await _pass(between)
         steps.append(TrainedStep(batch, since, leased, trained, db.clock()))
         ended(steps[-1])
+        if len(steps) == stop_after:
+            return steps
     while validations.unfinished(db):
         await db.notifier.wait_async(db.notifier.changes)
     leases.finish(db, lineage)

@@ -55,6 +55,8 @@ class Schedule:
         publish_seconds: that the learner takes for a version.
         between_seconds: of the learner in each step for what is neither.
         filtered: share of the groups that filters reject.
+        stop_after: steps after which it is stopped, as if it went on; None: at ``max_steps``, before which explorers
+            have no more to do than is still trained.
         held_out: tasks of a validation.
         validate: versions that are validated.
     """
@@ -71,6 +73,7 @@ class Schedule:
     publish_seconds: float = 0.0
     between_seconds: float = 0.0
     filtered: float = 0.0
+    stop_after: int | None = None
     held_out: int = 0
     validate: frozenset[int] = frozenset()
 
@@ -132,8 +135,9 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
     exploring = asyncio.ensure_future(explorer.run())
     publishing, between = schedule.publish_seconds, schedule.between_seconds
     learning = asyncio.ensure_future(
-        learn(db, schedule.train_seconds, publishing, schedule.validate, between, count_busy)
+        learn(db, schedule.train_seconds, publishing, schedule.validate, between, count_busy, schedule.stop_after)
     )
+    learning.add_done_callback(lambda _: explorer.stop() if schedule.stop_after else None)
     try:
         await asyncio.gather(exploring, learning)
     finally:

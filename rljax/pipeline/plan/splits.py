@@ -170,7 +170,7 @@ def _devices_moved(config: Config) -> Iterator[Split]:
         for other in (size // 2, size * 2):
             freed = mesh.size - mesh.size // size * other
             engines = config.sidecar.num_engines + freed // each
-            if other and mesh.size > 1 and engines >= 1 and freed % each == 0:
+            if other and size > 1 and engines >= 1 and freed % each == 0:
                 keys = {f"learner.mesh.{axis}": other, "sidecar.num_engines": engines}
                 for split in _changed(config, keys):
                     yield replace(split, scale=other / size)

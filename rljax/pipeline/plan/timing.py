@@ -1,4 +1,4 @@
-"""What a plan says of time: seconds a step of the present split and of those beside it, and which to take."""
+"""The time that a plan says: seconds a step of the present split and of those beside it, and which to take.
 
 from __future__ import annotations
 

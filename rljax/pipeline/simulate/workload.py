@@ -12,15 +12,16 @@ from functools import partial
 import numpy as np
 
 from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.workflows.transcript import Transcript
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import Task
-from rljax.trajectory import TaskId, Trajectory
+from rljax.trajectory import NOT_SAMPLED, TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams
 
 Draw = Callable[[random.Random], float]
 """Draws a value."""
 _PROMPT = np.zeros(1, np.int32)
+_ASKED = np.full(1, NOT_SAMPLED, np.int32)
+"""Version of a token of a prompt, or of an environment, before each reply."""
 
 
 def constant(value: float) -> Draw:
@@ -88,21 +89,36 @@ class Attempts:
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`."""
-        transcript, affinity = Transcript(), str(task.id)
+        affinity, versions = str(task.id), [_ASKED]
+        turns: list[tuple[int, int]] = []
         name = f"{affinity}/{attempt.member}/{attempt.retry}/{attempt.validation}"
         seed = attempt.seed(task, 0)
         rng = random.Random(seed)
         await _pass(self.before_seconds(rng))
         for turn in range(max(1, round(self.turns(rng)))):
-            transcript.add_text(_PROMPT)
             sampling = SamplingParams(max_new_tokens=max(1, round(self.tokens(rng))), seed=seed)
             request = GenerateRequest(
                 f"{name}/{turn}", _PROMPT, sampling, attempt.min_version, affinity, priority=attempt.group
             )
             reply = await pool.generate(request, attempt.lineage, validation=attempt.validation)
-            transcript.add_reply(reply)
+            start = turns[-1][1] + 1 if turns else 1
+            turns.append((start, start + len(reply.versions)))
+            versions += [reply.versions, _ASKED]
             await _pass(self.environment_seconds(rng))
-        return Trajectory(**transcript.columns(), reward=float(seed % 2), member=attempt.member)
+        return _trajectory(np.concatenate(versions[:-1]), turns, reward=float(seed % 2), member=attempt.member)
+
+
+def _trajectory(versions: np.ndarray, turns: list[tuple[int, int]], reward: float, member: int) -> Trajectory:
+    zeros = np.zeros(len(versions), np.int32)
+    return Trajectory(
+        zeros,
+        versions != NOT_SAMPLED,
+        zeros.astype(np.float32),
+        versions,
+        np.array(turns, np.int32),
+        reward,
+        member=member,
+    )
 
 
 async def _pass(seconds: float) -> None:

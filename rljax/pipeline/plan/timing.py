@@ -1,4 +1,4 @@
-"""The time that a plan says: seconds a step of the present split and of those beside it, and which to take.
+"""The time that a plan says: seconds a step of the present split and of those beside it, and which to take."""
 
 from __future__ import annotations
 

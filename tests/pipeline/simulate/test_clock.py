@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
@@ -39,6 +40,22 @@ def test_a_call_from_another_thread_is_heard_before_time_jumps() -> None:
         async with asyncio.timeout(3600.0):
             await heard.wait()
         assert loop.time() == 0.0
+
+    run_virtual(main)
+
+
+def test_what_a_pipe_holds_is_read_before_time_jumps() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        end, other = os.pipe()
+        heard = asyncio.Event()
+        loop.add_reader(end, heard.set)
+        os.write(other, b"x")
+        async with asyncio.timeout(3600.0):
+            await heard.wait()
+        assert loop.time() == 0.0
+        loop.remove_reader(end)
+        os.close(end)
+        os.close(other)
 
     run_virtual(main)
 

@@ -10,9 +10,10 @@ by itself. ROLL has published that the gain grows with the spread.
 intervals: a step trains in 1 s, generates in 0.33 and publishes in 0.3, which two of the speed-ups that Trinity-RFT has
 published give by hand (`tests/rollout/test_intervals_virtual.py`); the others are what the schedule makes of them.
 
-staleness: 100 updates of a run on 40 devices, published with 0 to 4 steps of staleness. Neither its lengths nor its
-speeds are known: T, the spread of the lengths and how far the engines were saturated are chosen so that the five come
-out as near as they do; the time of generating follows from the first. α and S are the staleness.
+staleness: 100 updates of a run on 40 devices, published with 0 to 4 steps of staleness; here 16 groups of 8 a step.
+Neither its lengths nor its speeds are known: T, the spread of the lengths and how far the engines were saturated are
+chosen so that the five come out as near as they do; the time of generating follows from the first. α and S are the
+staleness.
 
 Nothing is discarded: every run checks that the ledger balances with no group dropped, and that no token is staler than
 S.
@@ -42,7 +43,7 @@ INTERVALS = {  # speed-up over every step in turn: published by Trinity-RFT, Qwe
 STALENESS = (6235.0, 4360.0, 3544.0, 3142.0, 2942.0)
 """Seconds of 100 updates with a staleness of 0, 1, 2, 3, 4."""
 UPDATES, MEAN = 100, 32.0
-SPREAD, SATURATION, TRAIN_SECONDS = 1.1, 10.0, 12.0
+SPREAD, SATURATION, TRAIN_SECONDS = 0.7, 4.0, 18.0
 """Standard deviation of the lengths as a share of their mean; by how much a batch of requests slows a decoding step
 down, as a share of that of one; seconds to train a batch.
 """
@@ -72,8 +73,8 @@ def whole(schedule: Schedule) -> Outcome:
     """
     outcome = simulate(schedule)
     lost = {**outcome.audit["dropped"], **outcome.audit["filtered"]}
-    if lost or outcome.audit["trained"] != schedule.spec.max_steps * schedule.spec.batch_groups:
-        raise RuntimeError(f"{schedule.spec}: {lost}, {outcome.audit['trained']} groups trained")
+    if lost:
+        raise RuntimeError(f"{schedule.spec}: {lost} groups discarded")
     return outcome
 
 
@@ -116,12 +117,13 @@ def staleness(steps: int) -> list[list[object]]:
     """Returns rows of a staleness: seconds of 100 updates that were published and ours, and what was seen of it."""
 
     def seconds(alpha: int, training: float, unit: float) -> tuple[float, Outcome]:
-        size = GROUP_SIZE * GROUPS
+        size, before = GROUP_SIZE * GROUPS // 2, alpha + 2  # the pipeline fills
         rate: Callable[[int], float] = lambda n: n / (1 + SATURATION * n / size) / unit  # noqa: E731
         lengths = lognormal(MEAN, MEAN * SPREAD, 6 * MEAN)
-        outcome = whole(Schedule(spec(alpha, steps=steps), Attempts(constant(1), lengths), rate, lambda _: training))
-        before = alpha + 1  # the pipeline fills
-        return (outcome.steps[-1].ended - outcome.steps[before].ended) / (steps - before - 1), outcome
+        endless = spec(alpha, steps=10**6, groups=GROUPS // 2)
+        attempts, last = Attempts(constant(1), lengths), steps + before + 1
+        outcome = whole(Schedule(endless, attempts, rate, lambda _: training, stop_after=last))
+        return (outcome.steps[-1].ended - outcome.steps[before].ended) / steps, outcome
 
     generating, _ = seconds(0, 0.0, 1.0)
     unit = (STALENESS[0] / UPDATES - TRAIN_SECONDS) / generating
@@ -129,7 +131,9 @@ def staleness(steps: int) -> list[list[object]]:
     for bound, published in enumerate(STALENESS):
         step, outcome = seconds(bound, TRAIN_SECONDS, unit)
         ours = UPDATES * step
-        rows.append([bound, published, ours, ours / published - 1, outcome.audit["max_staleness"]])
+        rows.append(
+            [bound, round(published), round(ours), f"{ours / published - 1:+.1%}", outcome.audit["max_staleness"]]
+        )
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,9 @@ Speeds = tuple[tuple[float, float], ...]
 """Pairs of requests that an engine runs, rising, and the tokens that it samples in a second then."""
 
 
-ONE = constant(1.0)
+Unevenness = tuple[tuple[float, float], ...]
+"""Times of the mean that the learner, and the engines, needed for the same work in each of several steps."""
+EVEN = ((1.0, 1.0),)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Figures:
         environment_seconds: draws the seconds behind a reply.
         publish_seconds, load_seconds: of the learner and of an engine for a version.
         between_seconds: of the learner in a step for what is neither training nor publishing.
-        unevenness: draws by how much longer than that a step is trained.
+        unevenness: by how much longer than that steps of the run were trained, and engines sampled beside them.
         filtered: share of groups that are filtered.
         taken: what nobody gave and is taken to be so, for the reader.
     """
@@ -50,7 +53,7 @@ class Figures:
     publish_seconds: float
     load_seconds: float
     between_seconds: float = 0.0
-    unevenness: Draw = ONE
+    unevenness: Unevenness = EVEN
     filtered: float = 0.0
     taken: Sequence[str] = ()
 
@@ -120,6 +123,17 @@ def between(mean: float) -> Draw:
     """Returns what draws one of the two whole numbers beside ``mean``, so that this is the mean."""
     low = math.floor(mean)
     return lambda rng: low + (rng.random() < mean - low)
+
+
+def uneven(unevenness: Unevenness, count: int, rng: random.Random) -> list[tuple[float, float]]:
+    """Returns those of ``count`` steps, in any order, that stand for all: evenly spaced by the learner's, with means of
+    1 again.
+    """
+    ordered = sorted(unevenness)
+    chosen = np.array([ordered[int((place + 0.5) * len(ordered) / count)] for place in range(count)])
+    pairs: list[tuple[float, float]] = [(float(a), float(b)) for a, b in chosen / chosen.mean(0)]
+    rng.shuffle(pairs)
+    return pairs
 
 
 def rate_of(speeds: Speeds, tokens: float = 1.0) -> Rate:

@@ -12,7 +12,7 @@ from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.observe.metrics import Row, read_metrics
 from rljax.observe.trace_read import Span, read_spans
-from rljax.pipeline.plan.figures import Figures, Speeds, between
+from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
 from rljax.pipeline.plan.splits import Timing, settling
 from rljax.pipeline.simulate.workload import constant, observed
 
@@ -20,8 +20,14 @@ LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
 ODD = 3.0
 """Times of the median beyond which a step is unlike others."""
+READING = 0.1
+"""Quantile of the waits for a batch that counts as the time to read one."""
 LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
+
+
+Window = tuple[float, float]
+"""Start and end of a step, in Unix seconds."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def measured(path: str) -> Measured:
         )
     windows = [(row["timestamp"] - row["time/step"], row["timestamp"]) for row in counted]
     mine = [span for span in spans if any(start <= span.start < end for start, end in windows)]
-    return Measured(config, _figures(config, counted, mine), _fact(counted), len(counted), len(later))
+    return Measured(config, _figures(config, counted, windows, mine), _fact(counted), len(counted), len(later))
 
 
 def _undisturbed(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
@@ -98,11 +104,13 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return float(np.mean([row.get(name) or 0.0 for row in rows]))
 
 
-def _figures(config: Config, rows: Sequence[Row], spans: Sequence[Span]) -> Figures:
+def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spans: Sequence[Span]) -> Figures:
     attempts = config.rollout_batch_size
     sampled, train = _mean(rows, "tokens/sampled"), _mean(rows, "time/train")
     publishing = [row for row in rows if row.get("time/publish")]
     spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
+    # To take a batch from the ledger takes a while where nothing has to be waited for, too.
+    reading = float(np.quantile([row["time/wait"] for row in rows], READING))
     filtered = _mean(rows, "rollout/filtered")
     loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)
@@ -111,12 +119,14 @@ def _figures(config: Config, rows: Sequence[Row], spans: Sequence[Span]) -> Figu
     reply = float(np.average([s.args["tokens"] for s in asked], weights=[s.count for s in asked])) if asked else 0.0
     reply = reply or _mean(rows, "response/mean_tokens")
     lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked]) if asked else np.array([reply])
-    speed = sampled / max(_mean(rows, "time/engine_busy") * config.sidecar.num_engines, 1e-9)
     learner_speed = _mean(rows, "tokens/all") / train
+    trained = [row["time/train"] / row["tokens/all"] * learner_speed for row in rows]
+    slots, busy = config.sidecar.max_concurrency, _mean(rows, "time/engine_busy") * config.sidecar.num_engines
+    speeds = flight.speeds(slots) or ((slots, sampled / max(busy, 1e-9)),)
     return Figures(
         learner_speed=learner_speed,
-        unevenness=observed(np.array([row["time/train"] / row["tokens/all"] for row in rows]) * learner_speed),
-        engine_speeds=flight.speeds(config.sidecar.max_concurrency) or ((config.sidecar.max_concurrency, speed),),
+        unevenness=tuple(zip(trained, flight.slowness(speeds, windows), strict=True)),
+        engine_speeds=speeds,
         prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
         reply_tokens=reply,
         replies=observed(lengths),
@@ -124,7 +134,7 @@ def _figures(config: Config, rows: Sequence[Row], spans: Sequence[Span]) -> Figu
         environment_seconds=constant(flight.outside_seconds()),
         publish_seconds=_mean(publishing, "time/publish") if publishing else 0.0,
         load_seconds=float(np.median(loads)) if loads else 0.0,
-        between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
+        between_seconds=max(_mean(rows, "time/step") - spent, 0.0) + reading,
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
     )
 
@@ -161,14 +171,34 @@ class _Flight:
 
     def speeds(self, slots: int) -> Speeds:
         """Returns the tokens a second of an engine at several levels of the requests that it runs."""
-        found = [self._levels(track) for track in sorted({s.track for s in self.requests})]
-        if not found:
+        if not self.requests:
             return ()
-        running, rates, seconds = map(np.concatenate, zip(*found, strict=True))
+        running, rates, seconds, _ = self._all_levels()
         return _binned(np.minimum(running, slots), rates, seconds)
 
-    def _levels(self, track: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns requests in flight, tokens a second and seconds of the times between two events of an engine."""
+    def slowness(self, speeds: Speeds, windows: Sequence[Window]) -> list[float]:
+        """Returns by how much longer than at these speeds the engines took in each of the windows; 1 where nothing
+        ran.
+        """
+        if not self.requests:
+            return [1.0] * len(windows)
+        running, rates, seconds, starts = self._all_levels()
+        rate = rate_of(speeds)
+        expected = np.array([rate(int(n)) for n in np.round(running)]) * seconds
+        found = []
+        for begin, end in self.active(np.array(windows)):
+            mine = (starts >= begin) & (starts < end) & (running > 0.5)
+            made = float((rates * seconds)[mine].sum())
+            found.append(float(expected[mine].sum()) / made if made else 1.0)
+        return found
+
+    def _all_levels(self) -> tuple[np.ndarray, ...]:
+        """Returns `_levels` of all engines, one after the other."""
+        found = [self._levels(track) for track in sorted({s.track for s in self.requests})]
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
+
+    def _levels(self, track: str) -> tuple[np.ndarray, ...]:
+        """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine."""
         mine = [s for s in self.requests if s.track == track]
         counts = np.array([s.count for s in mine], np.float64)
         begin, end = (self.active(np.array([getattr(s, n) for s in mine])) for n in ("start", "end"))
@@ -177,7 +207,7 @@ class _Flight:
         times = np.concatenate([begin, end])[order]
         in_flight = np.cumsum(np.concatenate([counts, -counts])[order])[:-1]
         rates = np.cumsum(np.concatenate([each, -each])[order])[:-1]
-        return in_flight, rates, np.diff(times)
+        return in_flight, rates, np.diff(times), times[:-1]
 
     def _seconds(self, spans: Sequence[Span]) -> float:
         begin, end = (self.active(np.array([getattr(s, n) for s in spans])) for n in ("start", "end"))

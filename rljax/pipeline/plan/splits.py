@@ -16,7 +16,7 @@ from rljax.config.schema import Config
 from rljax.ledger.leases import LeasedBatch
 from rljax.ledger.run_spec import RunSpec
 from rljax.pipeline.explore import capacity
-from rljax.pipeline.plan.figures import Figures, rate_of
+from rljax.pipeline.plan.figures import Figures, rate_of, uneven
 from rljax.pipeline.simulate.learner import TrainedStep
 from rljax.pipeline.simulate.schedule import Schedule, simulate
 from rljax.pipeline.simulate.workload import Attempts
@@ -78,7 +78,7 @@ class Timing:
 def timed(split: Split, figures: Figures) -> Timing:
     """Simulates a split, without validations."""
     before, count = counted_steps(split.config)
-    outcome = simulate(schedule_of(split, figures, before + count))
+    outcome = simulate(schedule_of(split, figures, before, count))
     steps = outcome.steps[before:]
     seconds = steps[-1].ended - outcome.steps[before - 1].ended
     busy = outcome.busy_seconds[-1] - outcome.busy_seconds[before - 1]
@@ -110,15 +110,16 @@ def counted_steps(config: Config) -> tuple[int, int]:
     return interval * math.ceil(settling(config) / interval), interval * math.ceil(config.plan.steps / interval)
 
 
-def schedule_of(split: Split, figures: Figures, steps: int) -> Schedule:
-    """Returns what is simulated of a split: ``steps`` of it."""
-    config, rng = split.config, random.Random(split.config.seed)
+def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Schedule:
+    """Returns what is simulated of a split: ``before`` steps, and ``count`` that are as uneven as the figures."""
+    config = split.config
+    paces = uneven(figures.unevenness, count, random.Random(config.seed))
     grain = max(1.0, figures.reply_tokens / GRAIN)
 
     def train_seconds(batch: LeasedBatch) -> float:
         members = [t for group in (*batch.groups, *batch.reused) for t in group.trajectories]
         tokens = sum(int(member.loss_mask.sum()) for member in members) * grain + len(members) * figures.prompt_tokens
-        return tokens / figures.learner_speed / split.scale * figures.unevenness(rng)
+        return tokens / figures.learner_speed / split.scale * paces[batch.step % count][0]
 
     return Schedule(
         replace(RunSpec.of(config), max_steps=ENDLESS, total_epochs=None, demonstrations=0),
@@ -133,7 +134,8 @@ def schedule_of(split: Split, figures: Figures, steps: int) -> Schedule:
         publish_seconds=figures.publish_seconds,
         between_seconds=figures.between_seconds,
         filtered=figures.filtered,
-        stop_after=steps,
+        pace=lambda version: 1.0 / paces[version % count][1],
+        stop_after=before + count,
     )
 
 

@@ -15,8 +15,15 @@ from sidecar.protocol import NOTHING, Completion, EngineStatus, GenerateRequest,
 
 Rate = Callable[[int], float]
 """Returns the tokens that an engine samples in a second while so many requests run."""
+Pace = Callable[[int], float]
+"""Returns the share of that speed at which an engine samples with this version."""
 ROUNDING = 1e-9
 """Share of a token by which sums of floats may miss a whole one."""
+
+
+def even(version: int) -> float:
+    """Returns 1: the speed is the same whatever the version."""
+    return 1.0
 
 
 @dataclass(eq=False)
@@ -41,8 +48,9 @@ class SimulatedEngine:
     ``load_seconds``, in which nothing is sampled.
     """
 
-    def __init__(self, rate: Rate, slots: int, load_seconds: float = 0.0) -> None:
-        self._rate = rate
+    def __init__(self, rate: Rate, slots: int, load_seconds: float = 0.0, pace: Pace = even) -> None:
+        self._full_rate = rate
+        self._pace = pace
         self._slots = slots
         self._load_seconds = load_seconds
         self._lineage = -1
@@ -123,6 +131,9 @@ class SimulatedEngine:
         """Seconds in which it has sampled."""
         self._advance()
         return self._busy
+
+    def _rate(self, running: int) -> float:
+        return self._full_rate(running) * self._pace(self._version)
 
     @property
     def _version(self) -> int:

@@ -19,7 +19,7 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
 from rljax.pipeline.simulate.clock import InlineExecutor, VirtualLoop, run_virtual
-from rljax.pipeline.simulate.engine import Rate, SimulatedEngine
+from rljax.pipeline.simulate.engine import Pace, Rate, SimulatedEngine, even
 from rljax.pipeline.simulate.learner import TrainedStep, learn
 from rljax.pipeline.simulate.workload import Attempts, NoContent
 from rljax.rollout.deadlines import PausableDeadlines
@@ -47,6 +47,7 @@ class Schedule:
         spec: the settings of its ledger.
         attempts: of training and, greedy or not, of validation.
         rate: of one engine, in tokens a second by the number of requests that it runs.
+        pace: share of that by version.
         train_seconds: to train a batch.
         engines, slots: number of engines, and the requests that each runs at once.
         capacity: attempts that the explorer has under way at most.
@@ -72,6 +73,7 @@ class Schedule:
     load_seconds: float = 0.0
     publish_seconds: float = 0.0
     between_seconds: float = 0.0
+    pace: Pace = even
     filtered: float = 0.0
     stop_after: int | None = None
     held_out: int = 0
@@ -110,7 +112,8 @@ def simulate(schedule: Schedule) -> Outcome:
 async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcome:
     spec = replace(schedule.spec, claim_timeout=LONGEST)
     db = Database(SqliteFile(directory / "ledger.db"), spec, clock=loop.time, poll=LOOK_SECONDS)
-    engines = [SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds) for _ in range(schedule.engines)]
+    halts = schedule.load_seconds, schedule.pace
+    engines = [SimulatedEngine(schedule.rate, schedule.slots, *halts) for _ in range(schedule.engines)]
 
     async def start(index: int) -> SimulatedEngine:
         return engines[index]

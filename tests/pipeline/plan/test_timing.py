@@ -23,7 +23,7 @@ from rljax.config.schema import (
 )
 from rljax.config.validate import ConfigError
 from rljax.observe.trace import Trace, part_path
-from rljax.pipeline.plan.figures import Figures, between, given_figures, rate_of, with_given
+from rljax.pipeline.plan.figures import Figures, between, given_figures, rate_of, uneven, with_given
 from rljax.pipeline.plan.measured import Measured, measured
 from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, settling, timed
 from rljax.pipeline.plan.timing import _recommended, describe_time
@@ -161,7 +161,12 @@ def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True
     rows, begin = [], 1e9
     for step in range(1, steps + 1):
         row = {"step": step, "timestamp": begin + 10.0 * step, "time/step": 10.0, "time/train": 4.0}
-        row |= {"time/publish": 1.0, "time/wait": 2.0, "time/engine_busy": 5.0, "tokens/all": 800.0}
+        row |= {
+            "time/publish": 1.0,
+            "time/wait": 2.0,
+            "time/engine_busy": 5.0,
+            "tokens/all": 800.0,
+        }
         row |= {"tokens/sampled": 640.0, "staleness/mean": 0.5, "staleness/max": 1.0, "response/mean_tokens": 80.0}
         rows.append(row | {"compile/programs": float(step == steps)})
     rows[-2] |= {"time/step": 100.0}  # an engine compiles
@@ -191,7 +196,7 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     figures = found.figures
     assert figures.learner_speed == pytest.approx(200.0)
     assert (figures.prompt_tokens, figures.reply_tokens) == (20.0, 80.0)
-    assert (figures.publish_seconds, figures.load_seconds, figures.between_seconds) == (1.0, 1.0, 3.0)
+    assert (figures.publish_seconds, figures.load_seconds, figures.between_seconds) == (1.0, 1.0, 3.0 + 2.0)
     assert figures.environment_seconds(random.Random(0)) == pytest.approx(1.0)
     assert figures.turns(random.Random(0)) == 1
     # of 10 s of a step: 1 loads; 4 run from 1 to 2.5 and 6 to 7, 8 between; 4 · 80 tokens in 5 s, and in 4.5
@@ -250,3 +255,22 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
 def test_figures_that_say_nothing_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config("quickstart", {"mode": "plan", **keys})
+
+
+def test_a_few_steps_stand_for_all_that_were_uneven() -> None:
+    pairs = tuple((0.5 + place / 100, 1.5 - place / 100) for place in range(101))
+    found = uneven(pairs, 10, random.Random(0))
+    assert [sum(column) / 10 for column in zip(*found, strict=True)] == pytest.approx([1.0, 1.0])
+    assert sorted(found) != found
+    assert {round(a + b, 6) for a, b in found} == {2.0}, "those of one step stay together"
+    assert (min(found)[0], max(found)[0]) == pytest.approx((0.55, 1.45), abs=0.011)
+    assert uneven(((1.0, 1.0),), 3, random.Random(0)) == [(1.0, 1.0)] * 3
+
+
+def test_where_steps_are_uneven_the_halves_wait_for_each_other() -> None:
+    config = config_with(async_generation_ratio=1.0)
+    even = timed(Split((), config), of(config))
+    rough = dataclasses.replace(of(config), unevenness=((0.4, 1.6), (1.6, 0.4), (0.5, 0.5), (1.5, 1.5)))
+    timing = timed(Split((), config), rough)
+    assert timing.training == pytest.approx(even.training)
+    assert timing.step > even.step + 0.3

@@ -18,33 +18,20 @@ S. "s/batch" is the mean over the steps behind the first three.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import tempfile
+import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.paired import print_machine, print_table
-from bench.scheduler import GROUP_SIZE, explorer_of
-from rljax.ledger import audit, leases, versions
-from rljax.ledger.async_database import AsyncDatabase
-from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
-from rljax.ledger.sqlite import SqliteFile
-from rljax.rollout.engine_events import FaultLog
-from rljax.rollout.engine_pool import EnginePool
-from rljax.rollout.workflows.transcript import Transcript
-from rljax.rollout.workflows.workflow import Attempt
-from rljax.tasks.seeds import stable_hash
-from rljax.tasks.task import Task
-from rljax.trajectory import Trajectory
-from sidecar.protocol import GenerateRequest, SamplingParams
-from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
+from rljax.pipeline.simulate.schedule import Schedule, simulate
+from rljax.pipeline.simulate.workload import Attempts, constant
 
-ENVIRONMENTS, TURNS, BATCH = 1024, 10, 256
+ENVIRONMENTS, TURNS, TOKENS, BATCH = 1024, 10, 4, 256
+GROUP_SIZE = 8
 ENGINE_SECONDS, LOAD_SECONDS, TRAIN_SECONDS = 0.5, 2.0, 30.0
 SETTLING = 3
 """Steps at the beginning that are not counted."""
@@ -65,32 +52,15 @@ CASES = (
 )
 
 
-def latency(*where: int | str) -> float:
-    """Returns the seconds that an environment takes for a turn; the same for the same arguments."""
-    rng = np.random.default_rng(stable_hash(*where))
-    seconds = max(0.1, float(rng.normal(10.0, 5.0)))
+def environment_seconds(rng: random.Random) -> float:
+    """Draws the seconds that an environment takes for a turn."""
+    seconds = max(0.1, rng.gauss(10.0, 5.0))
     return seconds * 20.0 if rng.random() < 1 / 500 else seconds
-
-
-class Episodes:
-    """Workflow of ten turns of engine and environment, and a random reward."""
-
-    async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
-        transcript = Transcript()
-        transcript.add_text(np.arange(4, dtype=np.int32))
-        for turn in range(TURNS):
-            seed = attempt.seed(task, turn)
-            name = f"{task.id}/{attempt.member}/{attempt.retry}/{turn}"
-            sampling = SamplingParams(max_new_tokens=4, seed=seed)
-            request = GenerateRequest(name, transcript.row, sampling, min_version=attempt.min_version)
-            transcript.add_reply(await pool.generate(request, attempt.lineage))
-            await asyncio.sleep(latency("environment", seed))
-            transcript.add_text(np.arange(2, dtype=np.int32))
-        return Trajectory(**transcript.columns(), reward=float(attempt.seed(task, -1) % 2), member=attempt.member)
 
 
 def run(case: Case, steps: int) -> dict[str, float]:
     """Runs one case; returns a row of figures."""
+    begin = time.perf_counter()
     spec = RunSpec(
         seed=0,
         group_size=GROUP_SIZE,
@@ -102,64 +72,33 @@ def run(case: Case, steps: int) -> dict[str, float]:
         total_epochs=None,
         claim_timeout=60.0,
     )
-    with tempfile.TemporaryDirectory(prefix="bench-agentic-") as directory:
-        return run_virtual(lambda loop: _run(case, spec, loop, Path(directory)))
-
-
-async def _run(case: Case, spec: RunSpec, loop: Any, directory: Path) -> dict[str, float]:
-    begin = time.perf_counter()
-    db = Database(SqliteFile(directory / "ledger.db"), spec, clock=loop.time)
-    engine = ModelledEngine(lambda _: ENGINE_SECONDS, load_seconds=LOAD_SECONDS)
-
-    async def start(_: int) -> Any:
-        return engine
-
-    ledger = AsyncDatabase(db, InlineExecutor())
-    pool = EnginePool(start, 1, directory, FaultLog())
-    capacity = ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy)
-    explorer = explorer_of(ledger, pool, Episodes(), name="explorer", capacity=capacity, redundancy=case.redundancy)
-    exploring = asyncio.ensure_future(explorer.run())
-    ends = await _learn(db, loop)
-    await exploring
-    balance = audit.audit(db)
-    db.close()
-    if not balance["balanced"] or balance["trained_twice"] or balance["max_staleness"] > spec.staleness_bound:
-        raise RuntimeError(f"{case}: {balance}")
+    schedule = Schedule(
+        spec,
+        Attempts(constant(TURNS), constant(TOKENS), environment_seconds),
+        rate=lambda running: running * TOKENS / ENGINE_SECONDS,
+        train_seconds=lambda _: TRAIN_SECONDS,
+        capacity=ENVIRONMENTS // GROUP_SIZE * (GROUP_SIZE + case.redundancy),
+        redundancy=case.redundancy,
+        load_seconds=LOAD_SECONDS,
+    )
+    outcome = simulate(schedule)
+    for step in outcome.steps:
+        if [len(group.trajectories) for group in step.batch.groups] != [GROUP_SIZE] * spec.batch_groups:
+            raise RuntimeError(f"step {step.batch.step}: a batch of another size")
+    ends = [step.ended for step in outcome.steps]
     return {
         "s/batch": float(np.mean(np.diff(ends)[SETTLING - 1 :])),
-        "max staleness": float(balance["max_staleness"]),
+        "max staleness": float(outcome.audit["max_staleness"]),
         "real s": time.perf_counter() - begin,
     }
 
 
-async def _learn(db: Database, loop: Any) -> list[float]:
-    lineage = leases.begin_lineage(db, 0)
-    ends: list[float] = []
-    versions.announce(db, lineage, 0, "weights/v0")
-    while len(ends) < db.spec.max_steps:
-        seen = db.notifier.changes
-        found = leases.lease(db, lineage)
-        if isinstance(found, leases.NoBatchYet):
-            await db.notifier.wait_async(seen)
-            continue
-        if [len(group.trajectories) for group in found.groups] != [GROUP_SIZE] * db.spec.batch_groups:
-            raise RuntimeError(f"step {found.step}: a batch of another size")
-        await asyncio.sleep(TRAIN_SECONDS)
-        leases.mark_trained(db, lineage, found.step, publishes=True)
-        versions.announce(db, lineage, found.step + 1, f"weights/v{found.step + 1}")
-        ends.append(loop.time())
-    leases.finish(db, lineage)
-    return ends
-
-
 def barrier(environments: int, batches: int) -> float:
     """Returns the seconds that so many environments in lockstep take for ten turns, on average."""
+    rng = random.Random(0)
     whole = [
-        sum(
-            ENGINE_SECONDS + max(latency("barrier", batch, turn, env) for env in range(environments))
-            for turn in range(TURNS)
-        )
-        for batch in range(batches)
+        sum(ENGINE_SECONDS + max(environment_seconds(rng) for _ in range(environments)) for _ in range(TURNS))
+        for _ in range(batches)
     ]
     return float(np.mean(whole))
 

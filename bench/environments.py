@@ -34,7 +34,7 @@ import psutil
 from transformers import PreTrainedTokenizerFast
 
 from bench.paired import print_machine, print_table
-from bench.scheduler import GROUP_SIZE, InstantEngine, explorer_of, learn, run_spec
+from bench.scheduler import GROUP_SIZE, InstantEngine, learn, run_spec
 from rljax.config.environments import built_in
 from rljax.config.schema import GeneratingConfig
 from rljax.ledger import audit
@@ -42,6 +42,7 @@ from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.pipeline.simulate.schedule import explorer_of
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
@@ -135,7 +136,7 @@ async def play(place: str, in_flight: int, episodes: int, directory: Path) -> li
         ledger,
         pool,
         workflow,
-        name="explorer",
+        group_size=GROUP_SIZE,
         capacity=in_flight,
         tasksets=environment_tasksets({TAG: in_flight // GROUP_SIZE}, environments, 0, "train"),
     )

@@ -18,7 +18,7 @@ import cProfile
 import pstats
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +29,14 @@ from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
-from rljax.observe.trace import NullTrace
-from rljax.rollout.deadlines import PausableDeadlines
+from rljax.pipeline.simulate.schedule import explorer_of
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer
-from rljax.rollout.group_runner import GroupRunner
-from rljax.rollout.parity import EngineChecks
-from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.single_turn import assemble
-from rljax.rollout.workflows.workflow import Attempt, Workflow
-from rljax.tasks.task import Task, Taskset
-from rljax.trajectory import TaskId, Trajectory
+from rljax.rollout.workflows.workflow import Attempt
+from rljax.tasks.task import Task
+from rljax.trajectory import Trajectory
 from sidecar.protocol import (
     NOTHING,
     Completion,
@@ -54,10 +50,6 @@ from sidecar.protocol import (
 GROUP_SIZE = 8
 TOKENS = 32
 IN_FLIGHT = (64, 512, 4096)
-WAIT_SECONDS = 1800.0
-"""Longest that an explorer waits for whoever learns."""
-TRAJECTORY_SECONDS = 1e5
-"""Longest that a trajectory takes; far beyond what any does, on a clock of whatever kind."""
 TURNS = 8
 """Turns of the event loop that an answer takes, besides the wait for the version that it needs."""
 
@@ -109,18 +101,6 @@ class InstantEngine:
         """Does nothing: the engine holds nothing."""
 
 
-class Numbers:
-    """Taskset without content."""
-
-    name, weight, bad_rows, fingerprint = "numbers", 1.0, 0, "numbers"
-
-    def __len__(self) -> int:
-        return 10**6
-
-    def task(self, epoch: int, index: int) -> Task:
-        return Task(TaskId(self.name, epoch, index), ({"role": "user", "content": ""},), "")
-
-
 class NoReward:
     """Workflow of one request and a constant reward."""
 
@@ -165,50 +145,7 @@ def make_explorer(
         return engine
 
     pool = EnginePool(start, 1, directory, FaultLog())
-    return explorer_of(ledger, pool, NoReward(), name=name, capacity=capacity)
-
-
-def explorer_of(
-    ledger: AsyncDatabase,
-    pool: EnginePool,
-    workflow: Workflow,
-    *,
-    name: str,
-    capacity: int,
-    redundancy: int = 0,
-    tasksets: Mapping[str, Taskset] | None = None,
-) -> Explorer:
-    """Makes the explorer as `rljax.pipeline.explore` does; without ``tasksets``, for tasks without content."""
-    deadlines, tasksets = PausableDeadlines(), tasksets or {"numbers": Numbers()}
-    runner = GroupRunner(
-        ledger,
-        name,
-        workflow,
-        pool,
-        deadlines,
-        group_size=GROUP_SIZE,
-        redundancy=redundancy,
-        capacity=capacity,
-        max_retries=0,
-        trajectory_timeout=TRAJECTORY_SECONDS,
-        filters=[],
-        bad_rows_in_a_row=0,
-        trace=NullTrace(),
-    )
-    plan = ValidationPlan(workflow, {}, None, 1, TRAJECTORY_SECONDS)
-    return Explorer(
-        ledger,
-        name,
-        pool,
-        runner,
-        deadlines,
-        tasksets,
-        dict.fromkeys(tasksets, 1.0),
-        plan,
-        EngineChecks(ledger, name, None),
-        wait_timeout=WAIT_SECONDS,
-        trace=NullTrace(),
-    )
+    return explorer_of(ledger, pool, NoReward(), name=name, group_size=GROUP_SIZE, capacity=capacity)
 
 
 async def learn(ledger: AsyncDatabase) -> None:

@@ -86,7 +86,6 @@ def exploring(config: Config) -> Iterator[Any]:
     """Runs an explorer in a thread; yields the function that has it make a batch, and
     returns the seconds that it took.
     """
-    from bench.scheduler import explorer_of
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
     from rljax.ledger import leases
     from rljax.ledger.async_database import AsyncDatabase
@@ -95,6 +94,7 @@ def exploring(config: Config) -> Iterator[Any]:
     from rljax.pipeline.assemble.run import open_ledger, open_model
     from rljax.pipeline.explore import QUEUED
     from rljax.pipeline.run_dir import RunDir
+    from rljax.pipeline.simulate.schedule import explorer_of
     from rljax.rollout.engine_events import FaultLog
 
     run = RunDir.create(config)
@@ -106,7 +106,8 @@ def exploring(config: Config) -> Iterator[Any]:
         lineage = announce(db, run, model)
         pool = make_pool(config, run, model, NullTrace(), FaultLog(), engine_launcher)
         workflow = RandomPrompts(model.architecture.vocab_size)
-        explorer = explorer_of(AsyncDatabase(db), pool, workflow, name="explorer", capacity=int(QUEUED * SEQUENCES))
+        ledger, capacity = AsyncDatabase(db), int(QUEUED * SEQUENCES)
+        explorer = explorer_of(ledger, pool, workflow, group_size=GROUP_SIZE, capacity=capacity)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=lambda: loop.run_until_complete(explorer.run()), name="explorer")
         thread.start()

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from rljax.ledger.versions import Announced
+from rljax.pipeline.simulate.clock import VirtualLoop, run_virtual
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.environments.processes import WorkerSession
 from rljax.rollout.environments.session import EnvironmentHung, Observation
 from rljax.timeouts import TICK, done_within, timeout
 from sidecar.protocol import WeightUpdate
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
-from tests.virtual_clock import ModelledEngine, VirtualLoop, run_virtual
 
 
 def virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> None:

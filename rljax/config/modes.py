@@ -24,3 +24,25 @@ class PlanConfig:
         "here", "devices: here | CHIP:SHAPE, CHIP as in rljax/config/chips.py, SHAPE such as 8, 4x4, 2x2x1"
     )
     all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
+    from_run: str | None = key(
+        None, "directory of a run: its figures are those below that are not given, and what it took is compared"
+    )
+    learner_tokens_per_second: float | None = key(
+        None, "tokens, those of prompts too, that the learner trains in a second", low=0, low_open=True
+    )
+    engine_tokens_per_second: str | None = key(
+        None, "tokens that one engine samples in a second: 1400, or by the requests that it runs, 1:40,16:500,64:1400"
+    )
+    prompt_tokens: float | None = key(
+        None, "tokens of an attempt that are trained with it and not sampled; None: model.max_prompt_tokens", low=0
+    )
+    response_tokens: float | None = key(None, "mean length of a reply; None: model.max_response_tokens", low=1)
+    response_tokens_std: float = key(0.0, "standard deviation of that; lengths are log-normal", low=0)
+    turns: float | None = key(None, "replies in an attempt; None: the most that there may be", low=1)
+    environment_seconds: float | None = key(
+        None, "mean seconds of environment or reward behind a reply; None: 0", low=0
+    )
+    environment_seconds_std: float = key(0.0, "standard deviation of that; seconds are normal, and not below 0", low=0)
+    publish_seconds: float | None = key(None, "seconds of the learner to publish a version; None: 0", low=0)
+    load_seconds: float | None = key(None, "seconds that an engine stands still to load a version; None: 0", low=0)
+    steps: int = key(24, "steps that are counted of each simulated run", low=2, high=1000)

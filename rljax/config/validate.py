@@ -23,6 +23,7 @@ from rljax.config.refusals import REFUSED, Refusals, collected, readable, refuse
 from rljax.config.registries import advantages, all_names, no_such_name, token_advantages
 from rljax.config.schema import Config, LoraConfig, RowsConfig, TasksetConfig
 from rljax.config.validate_placement import check_device_names, check_target
+from rljax.config.validate_plan import check_speeds
 from sidecar.extras import install_command
 
 _PLACES = {"postgresql": "database", "sqlite": "file"}
@@ -107,6 +108,7 @@ _FORMS: dict[str, Callable[[str, Any], None]] = {
     "judges.*.devices": check_device_names,
     "reward_models.*.devices": check_device_names,
     "plan.target": check_target,
+    "plan.engine_tokens_per_second": check_speeds,
 }
 """Checks of single keys beside their bounds, by path."""
 

@@ -27,7 +27,8 @@ class AsyncDatabase:
     """
 
     def __init__(self, db: Database, executor: Executor | None = None) -> None:
-        """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; tests pass another.
+        """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; on virtual time
+        another.
 
         The thread starts with the first call. Closing ``db`` remains the caller's.
         """
@@ -49,6 +50,9 @@ class AsyncDatabase:
         """
         made = self._executor.submit(function, self._db, *args, **kwargs)
         try:
+            if made.done():
+                await asyncio.sleep(0)
+                return made.result()
             return await asyncio.wrap_future(made)
         except asyncio.CancelledError:
             loop, ended = asyncio.get_running_loop(), asyncio.Event()

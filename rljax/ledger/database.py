@@ -21,7 +21,7 @@ from rljax.config.fields import ConfigError
 from rljax.ledger import schema
 from rljax.ledger.backend import Backend
 from rljax.ledger.liveness import split_by_life
-from rljax.ledger.notify import Notifier
+from rljax.ledger.notify import POLL, Notifier
 from rljax.ledger.retry import retry
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.transaction import Transaction, reads
@@ -50,13 +50,16 @@ class RunFailedError(RuntimeError):
 class Database:
     """Connects to a ledger. Safe to share between threads; every process opens its own."""
 
-    def __init__(self, backend: Backend, spec: RunSpec | None, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, backend: Backend, spec: RunSpec | None, clock: Callable[[], float] | None = None, poll: float = POLL
+    ) -> None:
         """Opens or creates the ledger; ``spec`` None opens an existing one as it is.
 
         Args:
             backend: where it is kept.
             spec: the settings of this process.
-            clock: returns seconds; None for the backend's own. Tests pass another.
+            clock: returns seconds; None for the backend's own. A run on virtual time passes another.
+            poll: seconds after which who waits for a change looks for one by another process.
 
         Raises:
             LedgerError: not a ledger, of another schema version, or of a run with another spec; see `agree`.
@@ -64,7 +67,7 @@ class Database:
         self.label = backend.label
         self.clock = clock or time.time
         self.now = backend.now if clock is None else lambda _: self.clock()
-        self.notifier = Notifier()
+        self.notifier = Notifier(poll)
         self._backend = backend
         self._opened = False
         if spec is None and not ledger_exists(backend):

@@ -30,6 +30,7 @@ _SET_RUN = update(schema.run)
 _PAYLOADS = select(p.group_id, p.data).where(p.group_id.in_(bindparam("groups", expanding=True)))
 _VERSION_COUNTS = select(g.id, g.version_counts).where(g.id.in_(bindparam("groups", expanding=True)))
 _UNSETTLED = select(g.state, func.count().label("n")).where(g.state.in_(("claimed", "open"))).group_by(g.state)
+_LATE = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
 _EXPLORERS_ALIVE = select(func.count()).where(schema.processes.c.role == "explorer", schema.processes.c.alive)
 
 
@@ -371,6 +372,5 @@ def _exhausted(tx: Transaction, total_epochs: int | None) -> bool:
 
 
 def _stragglers(tx: Transaction, step: int, ready: int) -> NoBatchYet:
-    late = select(g.id, g.deadline).where(g.state == "claimed").order_by(g.deadline, g.id).limit(3)
-    names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(late))
+    names = ", ".join(f"group {r.id} (due at step {r.deadline})" for r in tx.execute(_LATE))
     return NoBatchYet("stragglers", f"stragglers that would come too late after step {step}: {names}", ready)

@@ -17,7 +17,9 @@ POLL = 0.1
 class Notifier:
     """Counts changes; threads and event loops can wait for the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, poll: float = POLL) -> None:
+        """Creates the notifier; ``poll`` in seconds is the longest wait: where no other process writes, any."""
+        self._poll = poll
         self._condition = threading.Condition()
         self._changes = 0
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
@@ -37,13 +39,15 @@ class Notifier:
             with contextlib.suppress(RuntimeError):  # a loop that has closed meanwhile has no waiter
                 loop.call_soon_threadsafe(changed.set)
 
-    def wait(self, seen: int, timeout: float = POLL) -> None:
-        """Blocks this thread until a change after ``seen``, at most ``timeout`` seconds."""
+    def wait(self, seen: int, timeout: float | None = None) -> None:
+        """Blocks this thread until a change after ``seen``, at most ``timeout`` or else ``poll`` seconds."""
         with self._condition:
-            self._condition.wait_for(lambda: self._changes > seen, timeout)
+            self._condition.wait_for(lambda: self._changes > seen, self._poll if timeout is None else timeout)
 
-    async def wait_async(self, seen: int, at_most: float = POLL) -> None:
-        """Suspends this task until a change after ``seen``, at most so many seconds of its loop's clock."""
+    async def wait_async(self, seen: int, at_most: float | None = None) -> None:
+        """Suspends this task until a change after ``seen``, at most ``at_most`` or else ``poll`` seconds of its loop's
+        clock.
+        """
         loop = asyncio.get_running_loop()
         with self._condition:
             if self._changes > seen:
@@ -52,5 +56,5 @@ class Notifier:
             changed.clear()
         # not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes together with the change
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(at_most):
+            async with asyncio.timeout(self._poll if at_most is None else at_most):
                 await changed.wait()

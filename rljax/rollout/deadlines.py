@@ -35,6 +35,8 @@ class PausableDeadlines:
 
     def release(self) -> None:
         """Resumes all time limits with what each had left."""
+        if not self._held:
+            return
         self._held = False
         for limit in self._running:
             limit.resume()

@@ -60,10 +60,12 @@ class Explorer:
         *,
         wait_timeout: float,
         trace: Trace | NullTrace,
+        heartbeat: float = HEARTBEAT,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Creates the explorer: ``ledger`` is closed when `run` ends; ``weights`` are the shares of the tasksets;
-        ``wait_timeout`` in seconds bounds every wait for the learner; ``prepare`` runs before the engines start, and
+        ``wait_timeout`` in seconds bounds every wait for the learner; ``heartbeat`` is the seconds between two that
+        tell the ledger that it lives; ``prepare`` runs before the engines start, and
         what it raises ends the explorer.
         """
         self._ledger = ledger
@@ -77,6 +79,7 @@ class Explorer:
         self._checks = checks
         self._wait_timeout = wait_timeout
         self._trace = trace
+        self._heartbeat = heartbeat
         self._prepare = prepare
         self._token = ""
         self._other_plan = False
@@ -331,7 +334,7 @@ class Explorer:
                 await self._ledger.call(self._register)
             except LedgerError as error:
                 log.warning("%s: heartbeat missed: %s", self._name, error)
-            await asyncio.sleep(HEARTBEAT)
+            await asyncio.sleep(self._heartbeat)
 
 
 @reads

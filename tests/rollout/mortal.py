@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax.ledger.versions import Announced
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import EnginePool
 from sidecar.protocol import (
     Completion,
@@ -21,8 +22,8 @@ from sidecar.protocol import (
     WeightUpdate,
     WeightUpdateError,
 )
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 V0, V1 = Announced(0, 1, "weights/v0"), Announced(1, 1, "weights/v1")
 

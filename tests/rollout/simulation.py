@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from rljax.ledger import audit, leases, validations, versions
+from rljax.ledger import audit, leases
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
 from rljax.observe.trace import NullTrace
+from rljax.pipeline.simulate import learner
+from rljax.pipeline.simulate.clock import InlineExecutor, run_virtual
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.explorer import Explorer
@@ -27,7 +29,7 @@ from rljax.rollout.workflows.workflow import Attempt, Workflow
 from rljax.tasks.task import BadRow, Task, Taskset
 from rljax.trajectory import TaskId, Trajectory
 from sidecar.protocol import GenerateRequest, SamplingParams, UpdatePolicy
-from tests.virtual_clock import InlineExecutor, ModelledEngine, run_virtual
+from tests.modelled_engine import ModelledEngine
 
 SPEC = RunSpec(
     seed=7,
@@ -168,30 +170,7 @@ async def learn(
     db: Database, seconds: float, validate: frozenset[int] = frozenset(), publishing: float = 0.0
 ) -> list[leases.LeasedBatch]:
     """Trains to the end in modelled time, ``seconds`` a step, ``publishing`` more for a version; gives the batches."""
-    lineage = leases.begin_lineage(db, 0)
-    versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
-    batches: list[leases.LeasedBatch] = []
-    while len(batches) < db.spec.max_steps:
-        seen = db.notifier.changes
-        found = leases.lease(db, lineage)
-        if isinstance(found, leases.NoBatchYet):
-            if found.over:
-                break
-            await db.notifier.wait_async(seen)
-            continue
-        await asyncio.sleep(seconds)
-        leases.mark_trained(db, lineage, found.step, publishes=(found.step + 1) % db.spec.sync_interval == 0)
-        batches.append(found)
-        if (found.step + 1) % db.spec.sync_interval == 0:
-            if publishing:  # a sleep of 0 would let others in between
-                await asyncio.sleep(publishing)
-            versions.announce(
-                db, lineage, found.step + 1, f"weights/v{found.step + 1}", validate=found.step + 1 in validate
-            )
-    while validations.unfinished(db):
-        await db.notifier.wait_async(db.notifier.changes)
-    leases.finish(db, lineage)
-    return batches
+    return [step.batch for step in await learner.learn(db, lambda _: seconds, publishing, validate)]
 
 
 def run_simulation(

@@ -13,10 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rljax.ledger.versions import Announced
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import UNNOTICED, EnginePool
 from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 GROUP = 8
 

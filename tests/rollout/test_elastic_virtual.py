@@ -13,8 +13,8 @@ from rljax.ledger import audit, claims, leases, validations, versions
 from rljax.ledger.compatibility import record_validation_plan
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
+from rljax.pipeline.simulate.clock import run_virtual
 from tests.rollout.simulation import SPEC, Numbers, build, learn
-from tests.virtual_clock import run_virtual
 
 AT_ONCE = 16
 """Requests that each explorer's engine runs at once: four groups."""

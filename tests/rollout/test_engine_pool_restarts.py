@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import EnginePool
 from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
 from tests.rollout.mortal import V0, V1, Mortal, request, with_pool
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 
 @pytest.mark.parametrize("limit", [3.0, 6.0, 9.0], ids=["as the dead one ends", "as it loads", "as it loads still"])

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from rljax.ledger.versions import Announced
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.engine_slot import MAX_RESTARTS
 from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest, SamplingParams
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
 from tests.rollout.simulation import run_simulation
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 CALLS = ("generate", "abort", "score", "update_weights", "close")
 

@@ -13,14 +13,15 @@ from rljax.config.environments import built_in
 from rljax.config.schema import GeneratingConfig
 from rljax.ledger import audit, validations
 from rljax.models.tokenizer import load_tokenizer, save_tiny_tokenizer
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.environments.hosts import LoopHost
 from rljax.rollout.workflows.multi_turn import MultiTurn
 from rljax.rollout.workflows.tools import Tools
 from rljax.tasks.environments import environment_tasksets
 from rljax.tasks.rewards import RewardRunner
 from sidecar.protocol import GenerateRequest
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import SPEC, Simulation, build, learn
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 TURNS = 4
 

@@ -10,10 +10,11 @@ import pytest
 
 from rljax.ledger import audit, claims
 from rljax.ledger.database import Database, run_row
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.explorer import LOAD_TRIES
 from sidecar.protocol import EngineError, WeightUpdate, WeightUpdateError
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import build, learn, run_simulation
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 
 class Failing(ModelledEngine):

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rljax.ledger import audit, leases, validations, versions
+from rljax.pipeline.simulate.clock import run_virtual
 from sidecar.protocol import WeightsGoneError, WeightUpdate
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import SPEC, build, learn
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 
 class Forgetful(ModelledEngine):

@@ -27,8 +27,8 @@ from sidecar.protocol import (
     UpdatePolicy,
     WeightUpdate,
 )
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import SPEC, run_simulation
-from tests.virtual_clock import ModelledEngine
 
 TURNS = 3
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.async_utils import first_of
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import Task
 from sidecar.protocol import GenerateRequest
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import SPEC, run_simulation
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 
 def member_of(request: GenerateRequest) -> int:

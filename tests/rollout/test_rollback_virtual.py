@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rljax.ledger import audit, leases, versions
+from rljax.pipeline.simulate.clock import VirtualLoop, run_virtual
 from sidecar.protocol import Completion, GenerateRequest
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.simulation import SPEC, Simulation, build
-from tests.virtual_clock import ModelledEngine, VirtualLoop, run_virtual
 
 SIZED = replace(SPEC, batch_groups=16, alpha=1.0, staleness_bound=1, max_steps=8)
 

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from rljax.ledger import audit, processes, schema, validations, versions
 from rljax.ledger.database import Database, RunFailedError
 from rljax.ledger.versions import Announced
+from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout import explorer, validation
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.validation import ValidationPlan, validate
@@ -21,9 +22,9 @@ from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.rewards.reward import RewardError
 from rljax.tasks.task import Task
 from sidecar.protocol import EngineError, GenerateRequest
+from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
 from tests.rollout.simulation import SPEC, Numbers, Plain, build, learn, run_simulation
-from tests.virtual_clock import ModelledEngine, run_virtual
 
 Seen = list[tuple[float, str, int]]
 

@@ -28,6 +28,7 @@ from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
+from rljax.pipeline.plan.timing import describe_time
 from rljax.pipeline.plan.traffic import traffic
 from sidecar.errors import first_line
 
@@ -61,6 +62,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     yield from _run(estimate, target, placement)
     yield from _memory(estimate, stored)
     yield from _speed(estimate, target)
+    yield from describe_time(config)
     peaks = []
     for said in _programs(estimate, target) if isinstance(placement, Placement) else ():
         if isinstance(said, Compiled):

@@ -72,7 +72,7 @@ def test_beside_a_mistake_a_mode_is_told_what_it_needs(
     [
         (("mode=evaluate",), [ENGINES, NO_RUN]),
         (("mode=evaluate", "checkpoint=initial"), [ENGINES]),
-        (("mode=serve", "checkpoint=initial", "serve.follow=true"), [ENGINES, NO_RUN]),
+        (("mode=serve", "serve.follow=true"), [ENGINES, NO_RUN]),
         (("mode=serve", "checkpoint=initial"), [ENGINES]),
         (("mode=export",), [NO_RUN]),
         (("mode=replay", "checkpoint=initial"), [LEARNER, NO_RUN]),

@@ -1,70 +1,13 @@
-"""An event loop whose clock jumps to the next thing that is due, and engines with modelled latencies to go with it.
-
-Hours of waiting pass in no time, in an order that depends on nothing but the delays.
-"""
+"""An engine with a modelled latency for each request, for runs on a virtual clock."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sidecar.protocol import Completion, EngineStatus, GenerateRequest, PauseMode, WeightUpdate
-
-T = TypeVar("T")
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("deadlock: everything waits and nothing is due")
-        self.now += max(timeout, 0.0)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on virtual time, in seconds from 0."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-    def stall(self, seconds: float) -> None:
-        """Lets time pass while whoever calls this holds the loop up."""
-        self._jumping.now += seconds
-
-
-def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Runs a coroutine on virtual time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(main(loop))
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-
-class InlineExecutor(Executor):
-    """Runs each call at once, in the thread of the caller: a thread of its own would take real time."""
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        made: Future[T] = Future()
-        try:
-            made.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            made.set_exception(error)
-        return made
 
 
 class ModelledEngine:

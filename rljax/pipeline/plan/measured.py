@@ -1,0 +1,243 @@
+"""The figures of a run that has been: by its metrics and its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rljax.config.fields import ConfigError, user_path
+from rljax.config.load import load_config
+from rljax.config.schema import Config
+from rljax.observe.metrics import Row, read_metrics
+from rljax.observe.trace_read import Span, read_spans
+from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
+from rljax.pipeline.plan.splits import Timing, settling
+from rljax.pipeline.simulate.workload import constant, observed
+
+LEAST_STEPS = 4
+"""Steps from which means are taken, at least."""
+ODD = 3.0
+"""Times of the median beyond which a step is unlike others."""
+READING = 0.1
+"""Quantile of the waits for a batch that counts as the time to read one."""
+LEVELS = 4
+"""Levels of concurrency at which the speed of an engine is measured, at most."""
+
+
+Window = tuple[float, float]
+"""Start and end of a step, in Unix seconds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run as it was.
+
+    Attributes:
+        config: its own.
+        figures: what a simulated one is made of.
+        fact: what it took.
+        counted: steps that are like others, of which these are means.
+        steps: all but the first, in which it got ahead.
+    """
+
+    config: Config
+    figures: Figures
+    fact: Timing
+    counted: int
+    steps: int
+
+
+def measured(path: str) -> Measured:
+    """Returns the figures of the run in this directory.
+
+    Raises:
+        ConfigError: there is no run, or too few steps of one.
+    """
+    run_dir = user_path(path)
+    rows = read_metrics(run_dir)
+    if not rows or not (run_dir / "config.json").exists():
+        raise ConfigError(f"plan.from_run={path}: no run with metrics is here; write the directory of one")
+    config = load_config(str(run_dir / "config.json"))
+    before = settling(config)
+    spans = list(read_spans(run_dir))
+    later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
+    counted = _undisturbed(later, spans)
+    if len(counted) < LEAST_STEPS:
+        raise ConfigError(
+            f"plan.from_run={path}: of the steps after the first {before} {len(counted)} are beside no validation and "
+            f"compile nothing; {LEAST_STEPS} are needed for means, so let it run longer"
+        )
+    windows = [(row["timestamp"] - row["time/step"], row["timestamp"]) for row in counted]
+    mine = [span for span in spans if any(start <= span.start < end for start, end in windows)]
+    return Measured(config, _figures(config, counted, windows, mine), _fact(counted), len(counted), len(later))
+
+
+def _undisturbed(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
+    """Returns the steps that are like others: no program of the learner's is compiled in them, no validation goes on
+    beside them, and they take at most `ODD` times the median, as one does in which an engine compiles.
+    """
+    validations = [(s.start, s.end) for s in spans if s.name.startswith("validate ")]
+
+    def beside(row: Row) -> bool:
+        return any(s < row["timestamp"] and row["timestamp"] - row["time/step"] < e for s, e in validations)
+
+    like = [row for row in rows if not row.get("compile/programs") and not beside(row)]
+    middle = float(np.median([row["time/step"] for row in like])) if like else 0.0
+    return [row for row in like if row["time/step"] <= ODD * middle]
+
+
+def _fact(rows: Sequence[Row]) -> Timing:
+    step = _mean(rows, "time/step")
+    return Timing(
+        step,
+        _mean(rows, "time/train"),
+        _mean(rows, "time/engine_busy"),
+        _mean(rows, "time/wait") / step,
+        _mean(rows, "staleness/mean"),
+        int(max(row["staleness/max"] for row in rows)),
+    )
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([row.get(name) or 0.0 for row in rows]))
+
+
+def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spans: Sequence[Span]) -> Figures:
+    attempts = config.rollout_batch_size
+    sampled, train = _mean(rows, "tokens/sampled"), _mean(rows, "time/train")
+    publishing = [row for row in rows if row.get("time/publish")]
+    spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
+    # To take a batch from the ledger takes a while where nothing has to be waited for, too.
+    reading = float(np.quantile([row["time/wait"] for row in rows], READING))
+    filtered = _mean(rows, "rollout/filtered")
+    loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
+    flight = _Flight(spans)
+    asked = flight.requests
+    turns = sum(s.count for s in asked) / max(sum(s.count for s in flight.attempts), 1) if asked else 1.0
+    reply = float(np.average([s.args["tokens"] for s in asked], weights=[s.count for s in asked])) if asked else 0.0
+    reply = reply or _mean(rows, "response/mean_tokens")
+    lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked]) if asked else np.array([reply])
+    learner_speed = _mean(rows, "tokens/all") / train
+    trained = [row["time/train"] / row["tokens/all"] * learner_speed for row in rows]
+    slots, busy = config.sidecar.max_concurrency, _mean(rows, "time/engine_busy") * config.sidecar.num_engines
+    speeds = flight.speeds(slots) or ((slots, sampled / max(busy, 1e-9)),)
+    return Figures(
+        learner_speed=learner_speed,
+        unevenness=tuple(zip(trained, flight.slowness(speeds, windows), strict=True)),
+        engine_speeds=speeds,
+        prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
+        reply_tokens=reply,
+        replies=observed(lengths),
+        turns=between(max(turns, 1.0)),
+        environment_seconds=constant(flight.outside_seconds()),
+        publish_seconds=_mean(publishing, "time/publish") if publishing else 0.0,
+        load_seconds=float(np.median(loads)) if loads else 0.0,
+        between_seconds=max(_mean(rows, "time/step") - spent, 0.0) + reading,
+        filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
+    )
+
+
+class _Flight:
+    """Requests and attempts in flight, in the time in which engines sample: without loads and validations."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        stops = sorted((s.start, s.end) for s in spans if s.track.endswith(" · versions"))
+        validations = [(s.start, s.end) for s in spans if s.name.startswith("validate ")]
+        self._starts, self._ends = _merged(stops)
+        self._before = np.concatenate([[0.0], np.cumsum(self._ends - self._starts)])
+
+        def trained(suffix: str) -> list[Span]:
+            found = [s for s in spans if s.track.endswith(suffix)]
+            return [s for s in found if not any(start <= s.start <= end for start, end in validations)]
+
+        self.requests = trained(" · requests")
+        self.attempts = trained(" · attempts")
+
+    def active(self, times: np.ndarray) -> np.ndarray:
+        """Returns the seconds until these times without those in which engines stood still."""
+        stop = np.searchsorted(self._starts, times, side="right")
+        last = np.maximum(stop - 1, 0)
+        inside = np.where(stop > 0, np.maximum(self._ends[last] - times, 0.0), 0.0) if len(self._ends) else 0.0
+        return times - self._before[stop] + inside
+
+    def outside_seconds(self) -> float:
+        """Returns the seconds behind a reply in which an attempt is with no engine, on average."""
+        asked = sum(s.count for s in self.requests)
+        if not asked or not self.attempts:
+            return 0.0
+        return max(0.0, self._seconds(self.attempts) - self._seconds(self.requests)) / asked
+
+    def speeds(self, slots: int) -> Speeds:
+        """Returns the tokens a second of an engine at several levels of the requests that it runs."""
+        if not self.requests:
+            return ()
+        running, rates, seconds, _ = self._all_levels()
+        return _binned(np.minimum(running, slots), rates, seconds)
+
+    def slowness(self, speeds: Speeds, windows: Sequence[Window]) -> list[float]:
+        """Returns by how much longer than at these speeds the engines took in each of the windows; 1 where nothing
+        ran.
+        """
+        if not self.requests:
+            return [1.0] * len(windows)
+        running, rates, seconds, starts = self._all_levels()
+        rate = rate_of(speeds)
+        expected = np.array([rate(int(n)) for n in np.round(running)]) * seconds
+        found = []
+        for begin, end in self.active(np.array(windows)):
+            mine = (starts >= begin) & (starts < end) & (running > 0.5)
+            made = float((rates * seconds)[mine].sum())
+            found.append(float(expected[mine].sum()) / made if made else 1.0)
+        return found
+
+    def _all_levels(self) -> tuple[np.ndarray, ...]:
+        """Returns `_levels` of all engines, one after the other."""
+        found = [self._levels(track) for track in sorted({s.track for s in self.requests})]
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
+
+    def _levels(self, track: str) -> tuple[np.ndarray, ...]:
+        """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine."""
+        mine = [s for s in self.requests if s.track == track]
+        counts = np.array([s.count for s in mine], np.float64)
+        begin, end = (self.active(np.array([getattr(s, n) for s in mine])) for n in ("start", "end"))
+        each = counts * np.array([s.args["tokens"] for s in mine]) / np.maximum(end - begin, 1e-6)
+        order = np.argsort(np.concatenate([begin, end]), kind="stable")
+        times = np.concatenate([begin, end])[order]
+        in_flight = np.cumsum(np.concatenate([counts, -counts])[order])[:-1]
+        rates = np.cumsum(np.concatenate([each, -each])[order])[:-1]
+        return in_flight, rates, np.diff(times), times[:-1]
+
+    def _seconds(self, spans: Sequence[Span]) -> float:
+        begin, end = (self.active(np.array([getattr(s, n) for s in spans])) for n in ("start", "end"))
+        return float(np.sum((end - begin) * [s.count for s in spans]))
+
+
+def _merged(stops: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns starts and ends of these spans, those that overlap made one."""
+    merged: list[list[float]] = []
+    for start, end in stops:
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    table = np.array(merged, np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _binned(running: np.ndarray, rates: np.ndarray, seconds: np.ndarray) -> Speeds:
+    """Returns mean speeds at up to `LEVELS` levels of concurrency, each of which has the same time."""
+    works = (running > 0.5) & (seconds > 0) & (rates > 0)
+    order = np.argsort(running[works], kind="stable")
+    running, rates, seconds = running[works][order], rates[works][order], seconds[works][order]
+    if not len(running):
+        return ()
+    level = np.minimum((np.cumsum(seconds) - seconds / 2) / seconds.sum() * LEVELS, LEVELS - 1).astype(int)
+    found: dict[float, float] = {}
+    for index in np.unique(level):
+        mine = level == index
+        found[float(np.average(running[mine], weights=seconds[mine]))] = float(
+            np.average(rates[mine], weights=seconds[mine])
+        )
+    return tuple(sorted(found.items()))

@@ -1,0 +1,100 @@
+"""The time that a plan says: seconds a step of the present split and of those beside it, and which to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rljax.config.schema import Config
+from rljax.pipeline.plan.figures import Figures, given_figures, with_given
+from rljax.pipeline.plan.measured import Measured, measured
+from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, timed
+
+NEAR = 0.02
+"""Share of the time by which splits are as good as each other: then the one with the fresher tokens is."""
+PRESENT = "as configured"
+_COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
+
+
+def describe_time(config: Config) -> Iterator[str]:
+    """Yields the lines of a plan on time.
+
+    Raises:
+        ConfigError: ``plan.from_run`` is no run, or has too few steps.
+    """
+    if config.imitates_alone:
+        return
+    if config.plan.from_run is not None:
+        run = measured(config.plan.from_run)
+        yield from _compared(run, config)
+        yield from _table(config, with_given(config, run.figures))
+    elif (figures := given_figures(config)) is not None:
+        if figures.taken:
+            yield f"time     taken, since nobody says otherwise: {', '.join(figures.taken)}"
+        yield from _table(config, figures)
+    else:
+        yield (
+            "time     unknown: write plan.from_run=RUN of a run that has been, or plan.learner_tokens_per_second and "
+            "plan.engine_tokens_per_second"
+        )
+
+
+def _compared(run: Measured, config: Config) -> Iterator[str]:
+    """Yields what was measured in a run, and what is predicted by that and was in fact."""
+    figures = run.figures
+    speeds = ", ".join(f"{speed:,.0f} at {count:.0f}" for count, speed in figures.engine_speeds)
+    yield (
+        f"measured {config.plan.from_run}, {run.counted} of {run.steps} steps: learner {figures.learner_speed:,.0f} "
+        f"tokens/s; an engine {speeds} requests; a version published in {figures.publish_seconds:.3g} s, loaded in "
+        f"{figures.load_seconds:.3g} s"
+    )
+    split = Split((), replace(run.config, plan=config.plan))
+    predicted, fact = timed(split, figures), run.fact
+    off = predicted.step / fact.step - 1
+    yield (
+        f"predicted {predicted.step:.3g} s a step, in fact {fact.step:.3g} ({off:+.0%}); of the bound "
+        f"{predicted.fraction:.2f}, in fact {fact.fraction:.2f}; staleness {predicted.staleness:.2f}, in fact "
+        f"{fact.staleness:.2f}; the learner waits {predicted.waiting:.0%}, in fact {fact.waiting:.0%}"
+    )
+
+
+def _table(config: Config, figures: Figures) -> Iterator[str]:
+    present = Split((), config)
+    count = config.plan.steps
+    yield f"time     of {count} simulated steps, without validations: as configured, and with one thing changed"
+    yield _COLUMNS
+    found: list[tuple[Split, Timing]] = []
+    for split in (present, *neighbours(config)):
+        found.append((split, timed(split, figures)))
+        yield _row(*found[-1])
+    more = one_more_engine(config)
+    larger = timed(more, figures)
+    yield _row(more, larger)
+    now = found[0][1]
+    yield f"one more engine would buy {1 - larger.step / now.step:.0%} of the time of a step"
+    yield _recommended(found)
+
+
+def _row(split: Split, timing: Timing) -> str:
+    said = " ".join(split.changes) or PRESENT
+    stale = f"{timing.staleness:.2f} ({timing.most})"
+    devices = " (on devices more)" * split.more
+    return (
+        f"  {timing.step:6.3g}  {timing.fraction:8.2f}  {stale:>9}  {timing.waiting:13.0%}  {timing.idle:12.0%}  "
+        f"{said}{devices}"
+    )
+
+
+def _recommended(found: Sequence[tuple[Split, Timing]]) -> str:
+    """Returns which split to take: the fastest, or of those that are as fast the one whose tokens are freshest."""
+    (present, now), *_ = found
+    fastest = min(timing.step for _, timing in found)
+    near = [(split, timing) for split, timing in found if timing.step <= fastest * (1 + NEAR)]
+    if any(split is present for split, _ in near):
+        return f"recommended: {PRESENT}; nothing beside it is faster by more than {NEAR:.0%}"
+    split, timing = min(near, key=lambda one: (one[1].staleness, one[1].step))
+    keys = " ".join(f"--config.{change}" for change in split.changes)
+    return (
+        f"recommended: {keys}: {1 - timing.step / now.step:.0%} less time a step, staleness {timing.staleness:.2f} "
+        f"instead of {now.staleness:.2f}; see whether it still learns as well"
+    )

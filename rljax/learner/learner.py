@@ -339,9 +339,7 @@ class Learner:
         self.state = replace(self.state, step=step, aux_state=own)
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
-        """Computes the log-probability of every token but the first, given those before: temperature
-        1, untruncated (promise P7).
-        """
+        """Computes the log-probability of every token but the first, at temperature 1, untruncated (promise P7)."""
         padded = np.zeros((2, 1, _padded(len(token_ids))), np.int32)
         padded[0, 0, : len(token_ids)] = token_ids
         padded[1, 0, : len(token_ids)] = 1

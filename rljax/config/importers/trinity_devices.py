@@ -31,12 +31,13 @@ def cluster(found: Found) -> Values:
         _fit(document, total, *_ENGINES, here=placed)
         return values | placed
     each_ends = ("learner.devices", "sidecar.devices")
-    within = {"sidecar.devices": _span(0, min(engine_gpus(document), total))} if mode == "both" else {}
+    taken = engine_gpus(document)
+    within = {"sidecar.devices": _span(0, taken)} if mode == "both" and taken <= total else {}
     _fit(document, total - (mode == "both"), each_ends[mode != "both"], here=values | within)
     if mode == "serve":
         end = max(NODE, each) if nodes == 1 else total  # the first are the trainer's
-        return values | {"sidecar.devices": _span(end - engine_gpus(document), end)}
-    mine = total if mode in ("train", "colocate") else total - engine_gpus(document)
+        return values | {"sidecar.devices": _span(end - taken, end)}
+    mine = total if mode in ("train", "colocate") else total - taken
     hosts = -(-mine // each) if nodes > 1 else 1
     beside = values | ({"sidecar.devices": "gpu"} if mode == "both" and nodes > 1 else {})
     if mine < 1 or mine % hosts:

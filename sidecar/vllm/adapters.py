@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from vllm.lora.request import LoRARequest
 
 from sidecar.adapters import FIRST, by_layer, frozen
 from sidecar.channels.versions import PublishedVersion, VersionError
+from sidecar.errors import first_line
 from sidecar.stored import Tensor, every_tensor
 from sidecar.vllm.weights import expected_shapes
 
@@ -58,7 +60,10 @@ class AdapterDirectories:
         fields = {"peft_type": "LORA", "r": rank, "lora_alpha": manifest.adapter.scale * rank, "target_modules": words}
         (path / "adapter_config.json").write_text(json.dumps(fields))
         named = {f"{_PEFT}{factor}": np.ascontiguousarray(x, np.float32) for factor, x in factors.items()}
-        save_file(named, path / "adapter_model.safetensors")
+        try:
+            save_file(named, path / "adapter_model.safetensors")
+        except SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {first_line(error)}; free disk space") from error
         return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(path))
 
     def close(self) -> None:

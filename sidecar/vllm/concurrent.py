@@ -80,6 +80,7 @@ class ConcurrentVllm:
         self._serial = 0
         self._transfer = VersionTransfer(self._engine, settings)
         self._held = HeldVersions[LoRARequest](settings.held) if settings.held else None
+        self._dropped: list[str] = []
         self._tokens, self._updates = 0, 0
         self._busy, self._busy_since = 0.0, 0.0
 
@@ -351,9 +352,11 @@ class ConcurrentVllm:
         self._serve(update)  # who begins now may name the new one: vLLM reads what it does not have yet
         gone = {one.lora_int_id for one in dropped}
         await self._abort(lambda running: running.adapter is not None and running.adapter.lora_int_id in gone)
+        for path in self._dropped:
+            shutil.rmtree(path)
+        self._dropped = [one.lora_path for one in dropped]  # a score under way may have it read once more
         for one in dropped:
-            await self._engine.remove_lora(one.lora_int_id)  # answered once nobody can ask for it any more
-            shutil.rmtree(one.lora_path)
+            await self._engine.remove_lora(one.lora_int_id)
         await self._engine.add_lora(held[update.version])
         async with self._may_start:
             self._may_start.notify_all()

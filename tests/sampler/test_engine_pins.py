@@ -143,8 +143,15 @@ def test_an_older_version_that_is_validated_takes_nothing_from_those_in_use(tmp_
     engine = lab.engine()
 
     async def main() -> None:
-        for version in (2, 3, 1):
+        for version in (2, 3):
             await engine.update_weights(lab.updates[version])
+        under_way = ask(engine, "under way", 100, 3)
+        await Room.until(lambda: engine._batch.tokens_sampled > 0)
+        await engine.pause("keep")
+        await engine.update_weights(lab.updates[1])
+        assert (await engine.status()).running == 1, "it keeps its slot, and its KV"
+        await engine.resume()
+        lab.is_of(3, await under_way)
         lab.is_of(1, await ask(engine, "validation", 4))
         held = ask(engine, "held", 4, 3)
         await engine.update_weights(lab.updates[3])

@@ -26,6 +26,7 @@ from rljax.config.sizes import (
     sequences_per_step,
     trajectories_per_minibatch,
 )
+from rljax.config.validate_placement import versions_held
 from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.state import copies_reference, make_optimizer
@@ -288,19 +289,20 @@ class Estimate:
     def engine(self, room: float | None = None) -> dict[str, float]:
         """Returns the bytes that one engine takes of each of its devices, by kind. The embedded one places the next
         version, tensor by tensor, while it serves from this one, and resizes its cache array by array; of an adapter's
-        versions it has the frozen weights once.
+        versions it has the frozen weights once. Adapters of versions that are held at once count as weights.
 
         Args:
             room: bytes of a device that vLLM may fill: what weights leave of them it takes for the cache, unless
                 ``kv_cache_gib`` says how much; None: what the requests that it may have at once can fill.
         """
         config, sidecar = self.config, self.config.sidecar
-        weights = float(self.parameters * BYTES[config.engine_dtype] / sidecar.tensor_parallel_size)
+        width, held = BYTES[config.engine_dtype] / sidecar.tensor_parallel_size, versions_held(config)
+        weights = float((self.parameters + held * self.adapter) * width)
         cache = sidecar.max_concurrency * config.context * self.token
         if ENGINES[sidecar.engine].in_process:
             moved = cache / (2 * self.architecture.num_layers)
             if publishes_adapter(config):
-                factors = self.adapter * BYTES[config.engine_dtype]
+                factors = self.adapter * BYTES[config.engine_dtype]  # of the newest, beside those that are held
                 return {"weights": weights + factors, NEXT: factors + moved, "KV": float(cache)}
             largest = self.largest * BYTES[config.resolved_sync_dtype]
             return {"weights": weights, NEXT: weights + largest + moved, "KV": float(cache)}

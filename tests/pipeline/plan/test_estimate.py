@@ -117,6 +117,14 @@ def test_memory_of_an_adapter_by_hand() -> None:
     assert saved == pytest.approx(12 * adapter, abs=64)
 
 
+@pytest.mark.parametrize(("engine", "held"), [("vllm", 3), ("embedded", 4)])
+def test_versions_that_are_held_at_once_are_adapters_beside_the_base(engine: str, held: int) -> None:
+    """At a lag of 2 three versions may be in use; the embedded engine has the newest by itself too."""
+    sidecar = SidecarConfig(engine=engine, update_policy="pin")
+    estimate = estimated(SEVEN, {}, 1, 2048, rank=32, sidecar=sidecar, async_generation_ratio=2.0)
+    assert estimate.engine()["weights"] == 2 * (7_615_616_512 + held * 80_740_352)
+
+
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 8}, {"fsdp": 2, "sequence": 4}])
 def test_logits_are_those_of_a_device(mesh: dict[str, int]) -> None:
     """`logprob_chunk` says how many tokens of a device: 512 of 151,936 words in float32 on any mesh."""

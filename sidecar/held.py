@@ -25,7 +25,7 @@ class HeldVersions(Generic[T]):
         """Makes a version the one that serves. Returns the items that are dropped: of the oldest versions beyond
         ``most``; of versions that a new lineage replaces or has lost; and the given one, where the version is held.
         """
-        lost = [held for held, (its, _) in self._items.items() if its != lineage and held >= version]
+        lost = [held for held, (its, _) in self._items.items() if its < lineage and held >= version]
         dropped = [self._items.pop(held)[1] for held in lost]
         if version in self._items:
             dropped.append(item)

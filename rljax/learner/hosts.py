@@ -31,8 +31,11 @@ _FAILED = "failed"
 """Name under which a host says why it cannot go on, in place of what it agrees to."""
 
 
-class HostsError(RuntimeError):
-    """The hosts of a learner cannot go on together. One line: which host, what, what to do."""
+class HostsError(Exception):
+    """The hosts of a learner cannot go on together. One line: which host, what, what to do.
+
+    It is no RuntimeError, which who writes files takes for a failure of the disk.
+    """
 
 
 class HostLost(HostsError):
@@ -42,10 +45,12 @@ class HostLost(HostsError):
 
 
 def means_loss(error: BaseException) -> bool:
-    """Returns whether an error says that another host is lost: in our words, or in those of what exchanges arrays."""
-    return isinstance(error, HostLost) or (
-        isinstance(error, JaxRuntimeError | ValueError) and _EXCHANGES.search(str(error)) is not None
-    )
+    """Returns whether an error, or its cause, says that another host is lost: in our words, or in those of what
+    exchanges arrays.
+    """
+    exchanges = isinstance(error, JaxRuntimeError | ValueError) and _EXCHANGES.search(str(error)) is not None
+    caused = error.__cause__ is not None and means_loss(error.__cause__)
+    return isinstance(error, HostLost) or exchanges or caused
 
 
 @dataclass(frozen=True)

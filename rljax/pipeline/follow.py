@@ -151,13 +151,13 @@ class Follower:
         made = weights.make(heard.said["layer"])
         if beside is None:
             return
-        rank, path = self._hosts.rank, part_directory(Path(beside), self._hosts.rank)
-        ours = [n for n, owner in owners_of(weights, self._learner, self._hosts.number).items() if owner == rank]
+        path = part_directory(Path(beside), self._hosts.rank)
         if self._part is None or self._part.path != path:
             self._give_up_part()
-            self._part = PartWriter(path, rank, ours, heard.said["dtype"]) if ours else None
-        if self._part is not None and (own := {name: made[name] for name in ours if name in made}):
-            self._part.put(own)
+            owners = owners_of(weights, self._learner, self._hosts.number)
+            ours = [name for name, rank in owners.items() if rank == self._hosts.rank]
+            self._part = PartWriter(path, self._hosts.rank, ours, heard.said["dtype"])
+        self._part.put(made)
 
     def _give_up_part(self) -> None:
         if self._part is not None:  # host 0 has not finished that version

@@ -20,7 +20,7 @@ import numpy as np
 from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import Answered, EngineEvents
-from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, scored
+from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, raise_unless, scored
 from rljax.rollout.listener import Listener, Tell, join
 from rljax.tasks.seeds import stable_hash
 from sidecar.channels.versions import is_address
@@ -134,13 +134,16 @@ class EnginePool:
         return self._policy is UpdatePolicy.PIN
 
     async def version_from(self, version: int, lineage: int) -> int:
-        """Returns the version that serves, as soon as it is this one or a newer one, of ``lineage`` or a later one."""
+        """Returns the version that serves, as soon as it is this one or a newer one, of ``lineage`` or a later one; a
+        newer one, where successors have loaded that and no other engine is left.
+        """
         async with self._loaded:
             await self._loaded.wait_for(
                 lambda: (serving := self.serving) and serving.lineage >= lineage and serving.version >= version
             )
         assert self.serving is not None
-        return self.serving.version
+        first = [slot.since.version for slot in self._live_slots() if slot.since is not None]
+        return max(self.serving.version, min(first, default=0))
 
     async def generate(
         self, request: GenerateRequest, lineage: int, *, validation: bool = False, tell: Tell | None = None
@@ -161,7 +164,7 @@ class EnginePool:
                 await self._open.wait()
             async with self._loaded:
                 await self._loaded.wait_for(lambda: self.serving is not None and self.serving.lineage >= lineage)
-            slot = await self._free_slot(request.affinity)
+            slot = await self._free_slot(request.affinity, request.min_version if request.pinned else None)
             if not validation and not self._open.is_set():
                 continue
             listener = None if tell is None else Listener(tell)
@@ -184,7 +187,7 @@ class EnginePool:
         while True:
             asked = [slot.ask(what, lambda engine: scored(engine, token_ids)) for slot in self._live_slots()]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            if scores := [outcome for outcome in _raise_unless(EngineError, outcomes) if outcome is not None]:
+            if scores := [outcome for outcome in raise_unless(EngineError, outcomes) if outcome is not None]:
                 return scores
             if not self._live_slots():
                 await self._wait_for_slot()
@@ -237,15 +240,17 @@ class EnginePool:
             total["compiling"] += status.details.get("compiling", 0.0)
         return {**total, "engines": float(len(self._slots))}
 
-    async def _free_slot(self, affinity: str) -> EngineSlot:
+    async def _free_slot(self, affinity: str, pinned: int | None = None) -> EngineSlot:
         """Returns the slot with the fewest requests, or one that already runs this affinity if it has hardly more;
-        waits while no slot has an engine.
+        waits while no slot has an engine. Of a version that a request is pinned to a successor may have none.
 
         Where the least loaded slot has n requests, one with up to n + n // `UNNOTICED` counts as hardly more: at low
         load a group is spread, because an idle engine is worth more than a shared prefix; at high load it stays whole.
         """
         while not (free := self._live_slots()):
             await self._wait_for_slot()
+        if pinned is not None:
+            free = [slot for slot in free if slot.since is not None and slot.since.version <= pinned] or free
         least = min(free, key=_load)
         at_work = [slot for slot in free if affinity and affinity in slot.affinities]
         near = min(at_work, key=_load, default=least)
@@ -318,7 +323,7 @@ class EnginePool:
         await slot.ask("requests to be aborted", lambda engine: engine.abort(request_ids))
 
     async def _ask_all(self, asked: Sequence[Awaitable[None]]) -> None:
-        _raise_unless(EngineError, await asyncio.gather(*asked, return_exceptions=True))
+        raise_unless(EngineError, await asyncio.gather(*asked, return_exceptions=True))
         if not self._live_slots():
             await self._wait_for_slot()
 
@@ -354,7 +359,7 @@ class EnginePool:
         engines = [slot.engine for slot in slots]
         loads = [slot.loaded(announced, lambda engine: self._load(engine, announced)) for slot in slots]
         # An engine that is cancelled while it loads cannot be used any more: all loads run to their end.
-        outcomes = _raise_unless((EngineError, WeightUpdateError), await asyncio.gather(*loads, return_exceptions=True))
+        outcomes = raise_unless((EngineError, WeightUpdateError), await asyncio.gather(*loads, return_exceptions=True))
         for slot, engine, outcome in zip(slots, engines, outcomes, strict=True):
             if isinstance(outcome, WeightUpdateError):
                 refusals[slot] = engine, outcome
@@ -376,6 +381,7 @@ class EnginePool:
                 await slot.in_time(f"version {wanted.version} to load", self._load(successor, wanted))
                 await slot.in_time("the log-probabilities of the probe", self._events.loaded(successor, wanted))
                 slot.serves = wanted
+                slot.since = slot.since or wanted
             except WeightUpdateError as error:
                 # It may be no fault of the engine's: the version may have been superseded, and deleted. Then the next
                 # one is being loaded or soon will be. Where no engine is alive, `load` raises it.
@@ -386,14 +392,6 @@ class EnginePool:
     async def _wait_for_another(self, refused: Announced) -> None:
         async with self._loaded:
             await self._loaded.wait_for(lambda: self._wanted is not refused)
-
-
-def _raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outcomes: Sequence[Any]) -> list[Any]:
-    """Returns the outcomes, None for an EngineError. Raises the first exception among them that is not tolerated."""
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, tolerated):
-            raise outcome
-    return [None if isinstance(outcome, EngineError) else outcome for outcome in outcomes]
 
 
 def _load(slot: EngineSlot) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,14 @@ async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
     return Scored(logprobs, (await engine.status()).version)
 
 
+def raise_unless(tolerated: type[Exception] | tuple[type[Exception], ...], outcomes: Sequence[Any]) -> list[Any]:
+    """Returns the outcomes, None for an EngineError. Raises the first exception among them that is not tolerated."""
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, tolerated):
+            raise outcome
+    return [None if isinstance(outcome, EngineError) else outcome for outcome in outcomes]
+
+
 class SlotEvents(Protocol):
     """Receives the events of an engine slot, in its pool. The slot waits for those that are coroutines."""
 
@@ -67,6 +75,7 @@ class EngineSlot:
         requests: the requests that it runs, with the time-out that recalls each.
         affinities: how many of these have which affinity key.
         serves: the version that the engine has loaded, or its successor that is being made ready; None before.
+        since: the first version that this engine has loaded; None before: of older ones it holds none.
         replacement: the task that starts a successor; None unless the slot is empty.
         failure: why the slot stays empty for good.
         answers: whether the engine has answered a request since it started.
@@ -86,6 +95,7 @@ class EngineSlot:
         self.requests: dict[str, asyncio.Timeout] = {}
         self.affinities: Counter[str] = Counter()
         self.serves: Announced | None = None
+        self.since: Announced | None = None
         self.replacement: asyncio.Task[None] | None = None
         self.failure: EngineError | None = None
         self.answers = False
@@ -158,7 +168,7 @@ class EngineSlot:
     async def loaded(self, announced: Announced, call: Callable[[Engine], Awaitable[None]]) -> None:
         """Loads a version by ``call``, like `ask`, and records that the slot serves it."""
         await self.ask(f"version {announced.version} to load", call)
-        self.serves = announced
+        self.serves, self.since = announced, self.since or announced
         self.forgive()
 
     def answered(self, engine: Engine) -> None:
@@ -174,7 +184,7 @@ class EngineSlot:
         pool is closing. Does not block.
         """
         if self._has_slot(dead) and self.failure is None:
-            self.serves = None
+            self.serves = self.since = None
             self.answers = False
             self.replacement = asyncio.ensure_future(self._replace(error))
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rljax.weights.publisher import PublishError, save
 from sidecar.channels.versions import TensorInfo
 from sidecar.errors import first_line
 
-_AHEAD = 2
+_AHEAD = 1
 """Units that are made and not yet written, at most."""
 
 
@@ -31,15 +33,18 @@ class PartWriter:
     """Writes what one host writes of a version, in a thread, as it is made."""
 
     def __init__(self, path: Path, part: int, names: Sequence[str], dtype: str) -> None:
-        """Begins to write tensors of these names and of this type, in this order, to a directory."""
-        self.path, self._part = path, part
-        self._made: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_AHEAD)
+        """Begins to write tensors of these names and of this type, in order, to a directory; of no names nothing."""
+        self.path, self._part, self._names = path, part, frozenset(names)
+        self._made: queue.Queue[Mapping[str, np.ndarray] | None] = queue.Queue(_AHEAD)
         self._thread = ThreadPoolExecutor(1, "part of a version")
         self._infos = self._thread.submit(self._write, names, dtype)
 
     def put(self, tensors: Mapping[str, Any]) -> None:
-        """Takes what is to be written next, and waits while too much is not yet written."""
-        self._made.put(tensors)
+        """Takes what is made next, of which some may have to be written, off its device; waits while what came before
+        is not yet written.
+        """
+        if own := {name: np.asarray(array) for name, array in tensors.items() if name in self._names}:
+            self._made.put(own)
 
     def close(self) -> dict[str, TensorInfo]:
         """Waits until all is written; returns what a manifest says of it.
@@ -59,7 +64,7 @@ class PartWriter:
     def _write(self, names: Sequence[str], dtype: str) -> dict[str, TensorInfo]:
         handed = _Handed(names, self._made)
         try:
-            return save(self.path, handed, dtype)
+            return save(self.path, handed, dtype) if names else {}
         finally:
             handed.drain()
 
@@ -67,7 +72,7 @@ class PartWriter:
 class _Handed(Mapping[str, Any]):
     """Tensors as they are handed over, in the order of their names."""
 
-    def __init__(self, names: Sequence[str], made: queue.Queue[Mapping[str, Any] | None]) -> None:
+    def __init__(self, names: Sequence[str], made: queue.Queue[Mapping[str, np.ndarray] | None]) -> None:
         self._names, self._made, self._ended = names, made, False
         self._here: Mapping[str, Any] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,14 +56,15 @@ class AdapterDirectories:
         number = next(self._serial)
         name = f"v{manifest.version}-{manifest.lineage}-{number}"
         path = Path(self._root.name) / name
-        path.mkdir()
         words = sorted({factor.split(".lora_")[0].rpartition(".")[2] for factor in factors})
         fields = {"peft_type": "LORA", "r": rank, "lora_alpha": manifest.adapter.scale * rank, "target_modules": words}
-        (path / "adapter_config.json").write_text(json.dumps(fields))
         named = {f"{_PEFT}{factor}": np.ascontiguousarray(x, np.float32) for factor, x in factors.items()}
         try:
+            path.mkdir()
+            (path / "adapter_config.json").write_text(json.dumps(fields))
             save_file(named, path / "adapter_model.safetensors")
-        except SafetensorError as error:
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(path, ignore_errors=True)
             raise OSError(f"{path} cannot be written: {first_line(error)}; free disk space") from error
         return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(path))
 

@@ -108,7 +108,7 @@ class VllmBatch:
         self._forget(lost)
         for one in dropped:
             self._engine.remove_lora(one.lora_int_id)
-            shutil.rmtree(one.lora_path)
+            shutil.rmtree(one.lora_path, ignore_errors=True)
         self._engine.add_lora(held[version])
         return jobs
 

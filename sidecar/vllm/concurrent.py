@@ -145,8 +145,8 @@ class ConcurrentVllm:
         if not self._closed:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), self._loop))
             await asyncio.to_thread(self._engine.shutdown)
-            self._transfer.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
+        self._transfer.close()
 
     async def _open(self) -> AsyncLLM:
         engine = AsyncLLM.from_engine_args(
@@ -353,7 +353,7 @@ class ConcurrentVllm:
         gone = {one.lora_int_id for one in dropped}
         await self._abort(lambda running: running.adapter is not None and running.adapter.lora_int_id in gone)
         for path in self._dropped:
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         self._dropped = [one.lora_path for one in dropped]  # a score under way may have it read once more
         for one in dropped:
             await self._engine.remove_lora(one.lora_int_id)

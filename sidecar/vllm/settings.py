@@ -109,6 +109,11 @@ class VllmSettings:
             ours |= {"max_lora_rank": min(rank for rank in RANKS if rank >= self.rank)}
             ours |= {"lora_target_modules": list(self.adapted)}
             ours |= {"load_format": "auto" if self.load_format == "dummy" else self.load_format}
+            if "kv_transfer_config" in self.engine_args:
+                raise EngineError(
+                    "sidecar.engine_args: kv_transfer_config may bring keys and values of another version; leave it "
+                    "out, or write another sidecar.update_policy than pin"
+                )
         if self.tensor_parallel_size > 1:
             ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own
         if overruled := sorted(set(self.engine_args) & (set(ours) - {"worker_extension_cls"})):

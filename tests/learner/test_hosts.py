@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jax._src.lib import _jax
 
-from rljax.learner.hosts import Hosts, HostsError
+from rljax.learner.hosts import HostLost, Hosts, HostsError, means_loss
 from tests.e2e.program import free_port
 
 Start = Callable[..., list[Hosts]]
@@ -107,3 +107,13 @@ def test_a_host_asks_for_the_end(start: Start) -> None:
             first._stopped.wait(0.05)
     first.close()
     assert asked == ["host 1"]
+
+
+def test_a_loss_is_one_whatever_it_is_told_as() -> None:
+    """Who writes files takes an error of what exchanges arrays for one of the disk."""
+    for cause in (HostLost("host 1 is late"), ValueError("[Gloo] connection closed by peer")):
+        error = OSError("version 3 cannot be written")
+        error.__cause__ = cause
+        assert means_loss(error)
+    assert not means_loss(OSError("disk full"))
+    assert not issubclass(HostsError, RuntimeError), "which a publisher makes its own error of"

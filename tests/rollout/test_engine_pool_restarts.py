@@ -290,3 +290,23 @@ def test_what_was_told_of_a_request_stays_though_its_engine_dies(tmp_path: Path)
     (rest,) = second.served
     assert rest.prompt_ids.tolist() == [7, 5, 6]
     assert (rest.sampling.max_new_tokens, rest.resumed_tokens) == (2, 2)
+
+
+def test_what_is_pinned_is_not_sent_to_a_successor_that_has_newer_versions_alone(tmp_path: Path) -> None:
+    """The successor has version 1 long before the other engine: version 0 serves still, and is that one's alone."""
+    first, slow, second = Mortal(), Mortal(), Mortal()
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        slow._load_seconds = 60.0
+        loading = asyncio.ensure_future(pool.load(V1))
+        await asyncio.sleep(1.0)
+        running = asyncio.ensure_future(pool.generate(request(), 1))
+        loop.call_later(1.0, first.dead.set)
+        await asyncio.sleep(5.0)
+        assert (second._version, slow._version, pool.serving) == (1, 0, V0)
+        assert await pool.version_from(0, 1) == 0
+        assert {(await pool._free_slot("", pinned=0)).index for _ in range(6)} == {1}
+        assert (await pool._free_slot("", pinned=1)).index == 0
+        await asyncio.gather(loading, running)
+
+    with_pool(tmp_path, [first, slow, second], act, count=2)

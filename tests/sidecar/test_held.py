@@ -44,3 +44,11 @@ def test_of_a_run_that_goes_on_the_last_ones_are_held(most: int, steps: list[int
         loaded.append(version)
         held.add(version, 1, version)
     assert list(held) == sorted(set(loaded))[-most:]
+
+
+def test_an_older_version_of_an_earlier_lineage_drops_none_that_came_after() -> None:
+    """Two versions of lineage 2, and then a validation of one that lineage 1 has left."""
+    held = HeldVersions[str](3)
+    for version, lineage in ((6, 2), (7, 2), (4, 1)):
+        assert held.add(version, lineage, f"{version}-{lineage}") == []
+    assert list(held) == [4, 6, 7]

@@ -48,6 +48,9 @@ def check_plan(config: Config) -> Refusals:
     missing = [name for name, value in rates.items() if value is None]
     if plan.from_run is None and len(missing) == 1:
         yield ConfigError(f"plan: {missing[0]} is missing beside the other rate; give both, or plan.from_run=RUN")
+    for name in ("response_tokens", "environment_seconds"):
+        if getattr(plan, f"{name}_std") and getattr(plan, name) is None:
+            yield ConfigError(f"plan.{name}_std: nothing reads it without plan.{name}")
     if plan.from_run is None and len(missing) == 2:
         given = [name for name in FIGURES if getattr(plan, name) not in (None, 0.0)]
         for name in given:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rljax.config.schema import Config
-from rljax.config.sizes import sampled_parts
+from rljax.config.sizes import rows_per_trajectory, sampled_parts
 from rljax.config.validate_plan import engine_speeds
 from rljax.pipeline.simulate.engine import Rate
 from rljax.pipeline.simulate.workload import Draw, constant, lognormal, normal
@@ -30,6 +30,7 @@ class Figures:
 
     Attributes:
         learner_speed: tokens, those of prompts too, that the learner trains in a second.
+        learner_devices: on so many devices.
         engine_speeds: of one engine.
         prompt_tokens: tokens of an attempt that are trained with it and not sampled.
         reply_tokens: the mean length of a reply.
@@ -52,6 +53,7 @@ class Figures:
     environment_seconds: Draw
     publish_seconds: float
     load_seconds: float
+    learner_devices: int
     between_seconds: float = 0.0
     unevenness: Unevenness = EVEN
     filtered: float = 0.0
@@ -64,20 +66,23 @@ def given_figures(config: Config) -> Figures | None:
     if plan.learner_tokens_per_second is None or plan.engine_tokens_per_second is None:
         return None
     prompt, response = sampled_parts(config)
-    most = turns_at_most(config)
+    most, rows = turns_at_most(config), rows_per_trajectory(config)
+    reply = response if rows > 1 else response / most  # of a row, or of all turns in one
     empty = Figures(
         plan.learner_tokens_per_second,
         (),
-        float(prompt),
-        response / most,
-        constant(response / most),
+        float(prompt * rows),
+        reply,
+        constant(reply),
         constant(most),
         constant(0.0),
         0.0,
         0.0,
+        config.learner.mesh.size,
     )
     guesses = {
-        "response_tokens": f"replies of {response / most:g} tokens",
+        "response_tokens": f"replies of {empty.reply_tokens:g} tokens",
+        "prompt_tokens": f"{empty.prompt_tokens:g} tokens of an attempt that are not sampled",
         "turns": f"{most} replies in an attempt" if most > 1 else "",
         "environment_seconds": "environments and rewards in no time",
         "publish_seconds": "versions published in no time",
@@ -98,7 +103,8 @@ def with_given(config: Config, figures: Figures) -> Figures:
     plan, found = config.plan, figures
     longest = sampled_parts(config)[1]
     if plan.learner_tokens_per_second is not None:
-        found = replace(found, learner_speed=plan.learner_tokens_per_second)
+        size = config.learner.mesh.size
+        found = replace(found, learner_speed=plan.learner_tokens_per_second, learner_devices=size)
     if plan.engine_tokens_per_second is not None:
         speeds = engine_speeds(plan.engine_tokens_per_second, config.sidecar.max_concurrency)
         found = replace(found, engine_speeds=speeds)

@@ -20,12 +20,13 @@ LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
 ODD = 3.0
 """Times of the median beyond which a step is unlike others."""
-READING = 0.1
-"""Quantile of the waits for a batch that counts as the time to read one."""
 LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
 
 
+_REQUESTS = " · requests"
+_NAMES = ("time/step", "time/train", "tokens/all", "tokens/sampled", "staleness/mean")
+"""Of a step that samples and trains."""
 Window = tuple[float, float]
 """Start and end of a step, in Unix seconds."""
 
@@ -56,12 +57,20 @@ def measured(path: str) -> Measured:
         ConfigError: there is no run, or too few steps of one.
     """
     run_dir = user_path(path)
-    rows = read_metrics(run_dir)
-    if not rows or not (run_dir / "config.json").exists():
+    if not (run_dir / "config.json").is_file() or not (rows := read_metrics(run_dir)):
         raise ConfigError(f"plan.from_run={path}: no run with metrics is here; write the directory of one")
-    config = load_config(str(run_dir / "config.json"))
+    try:
+        config = load_config(str(run_dir / "config.json"))
+    except ConfigError as error:
+        raise ConfigError(f"plan.from_run={path}: {error}") from None
+    if config.imitates_alone or any(name not in rows[-1] for name in _NAMES):
+        raise ConfigError(f"plan.from_run={path}: nothing is sampled and trained there; write a run of mode=both")
     before = settling(config)
     spans = list(read_spans(run_dir))
+    if not any(span.track.endswith(_REQUESTS) for span in spans):
+        raise ConfigError(
+            f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
+        )
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
     counted = _undisturbed(later, spans)
     if len(counted) < LEAST_STEPS:
@@ -70,8 +79,7 @@ def measured(path: str) -> Measured:
             f"compile nothing; {LEAST_STEPS} are needed for means, so let it run longer"
         )
     windows = [(row["timestamp"] - row["time/step"], row["timestamp"]) for row in counted]
-    mine = [span for span in spans if any(start <= span.start < end for start, end in windows)]
-    return Measured(config, _figures(config, counted, windows, mine), _fact(counted), len(counted), len(later))
+    return Measured(config, _figures(config, counted, windows, spans), _fact(counted), len(counted), len(later))
 
 
 def _undisturbed(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
@@ -106,25 +114,24 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spans: Sequence[Span]) -> Figures:
     attempts = config.rollout_batch_size
+    begin, end = windows[0][0], windows[-1][1]
     sampled, train = _mean(rows, "tokens/sampled"), _mean(rows, "time/train")
     publishing = [row for row in rows if row.get("time/publish")]
     spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
-    # To take a batch from the ledger takes a while where nothing has to be waited for, too.
-    reading = float(np.quantile([row["time/wait"] for row in rows], READING))
     filtered = _mean(rows, "rollout/filtered")
+    spans = [span for span in spans if span.end > begin and span.start < end]
     loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)
     asked = flight.requests
-    turns = sum(s.count for s in asked) / max(sum(s.count for s in flight.attempts), 1) if asked else 1.0
-    reply = float(np.average([s.args["tokens"] for s in asked], weights=[s.count for s in asked])) if asked else 0.0
-    reply = reply or _mean(rows, "response/mean_tokens")
-    lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked]) if asked else np.array([reply])
+    turns = sum(s.count for s in asked) / max(sum(s.count for s in flight.attempts), 1)
+    lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked])
+    reply = float(lengths.mean())
     learner_speed = _mean(rows, "tokens/all") / train
     trained = [row["time/train"] / row["tokens/all"] * learner_speed for row in rows]
-    slots, busy = config.sidecar.max_concurrency, _mean(rows, "time/engine_busy") * config.sidecar.num_engines
-    speeds = flight.speeds(slots) or ((slots, sampled / max(busy, 1e-9)),)
+    speeds = flight.speeds(config.sidecar.max_concurrency, windows)
     return Figures(
         learner_speed=learner_speed,
+        learner_devices=config.learner.mesh.size,
         unevenness=tuple(zip(trained, flight.slowness(speeds, windows), strict=True)),
         engine_speeds=speeds,
         prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
@@ -134,7 +141,7 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         environment_seconds=constant(flight.outside_seconds()),
         publish_seconds=_mean(publishing, "time/publish") if publishing else 0.0,
         load_seconds=float(np.median(loads)) if loads else 0.0,
-        between_seconds=max(_mean(rows, "time/step") - spent, 0.0) + reading,
+        between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
     )
 
@@ -152,7 +159,7 @@ class _Flight:
             found = [s for s in spans if s.track.endswith(suffix)]
             return [s for s in found if not any(start <= s.start <= end for start, end in validations)]
 
-        self.requests = trained(" · requests")
+        self.requests = trained(_REQUESTS)
         self.attempts = trained(" · attempts")
 
     def active(self, times: np.ndarray) -> np.ndarray:
@@ -165,23 +172,22 @@ class _Flight:
     def outside_seconds(self) -> float:
         """Returns the seconds behind a reply in which an attempt is with no engine, on average."""
         asked = sum(s.count for s in self.requests)
-        if not asked or not self.attempts:
+        if not self.attempts:
             return 0.0
         return max(0.0, self._seconds(self.attempts) - self._seconds(self.requests)) / asked
 
-    def speeds(self, slots: int) -> Speeds:
-        """Returns the tokens a second of an engine at several levels of the requests that it runs."""
-        if not self.requests:
-            return ()
-        running, rates, seconds, _ = self._all_levels()
-        return _binned(np.minimum(running, slots), rates, seconds)
+    def speeds(self, slots: int, windows: Sequence[Window]) -> Speeds:
+        """Returns the tokens a second of an engine at several levels of the requests that it runs in the windows."""
+        running, rates, seconds, starts = self._all_levels()
+        begins, ends = self.active(np.array(windows)).T
+        place = np.searchsorted(begins, starts, side="right") - 1
+        mine = (place >= 0) & (starts < ends[place])
+        return _binned(np.minimum(running, slots)[mine], rates[mine], seconds[mine])
 
     def slowness(self, speeds: Speeds, windows: Sequence[Window]) -> list[float]:
         """Returns by how much longer than at these speeds the engines took in each of the windows; 1 where nothing
         ran.
         """
-        if not self.requests:
-            return [1.0] * len(windows)
         running, rates, seconds, starts = self._all_levels()
         rate = rate_of(speeds)
         expected = np.array([rate(int(n)) for n in np.round(running)]) * seconds

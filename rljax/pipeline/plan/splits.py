@@ -37,13 +37,11 @@ class Split:
         changes: keys and values, as on a command line; empty for the present one.
         config: the config with them.
         more: whether it takes more devices than the present one.
-        scale: devices of the learner, as a share of those of the figures.
     """
 
     changes: tuple[str, ...]
     config: Config
     more: bool = False
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -114,12 +112,14 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
     """Returns what is simulated of a split: ``before`` steps, and ``count`` that are as uneven as the figures."""
     config = split.config
     paces = uneven(figures.unevenness, count, random.Random(config.seed))
+    served = uneven(figures.unevenness, max(count // config.sync_interval, 1), random.Random(config.seed))
+    scale = config.learner.mesh.size / figures.learner_devices
     grain = max(1.0, figures.reply_tokens / GRAIN)
 
     def train_seconds(batch: LeasedBatch) -> float:
         members = [t for group in (*batch.groups, *batch.reused) for t in group.trajectories]
         tokens = sum(int(member.loss_mask.sum()) for member in members) * grain + len(members) * figures.prompt_tokens
-        return tokens / figures.learner_speed / split.scale * paces[batch.step % count][0]
+        return tokens / figures.learner_speed / scale * paces[batch.step % count][0]
 
     return Schedule(
         replace(RunSpec.of(config), max_steps=ENDLESS, total_epochs=None, demonstrations=0),
@@ -134,15 +134,17 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
         publish_seconds=figures.publish_seconds,
         between_seconds=figures.between_seconds,
         filtered=figures.filtered,
-        pace=lambda version: 1.0 / paces[version % count][1],
+        pace=lambda version: 1.0 / served[version // config.sync_interval % len(served)][1],
         stop_after=before + count,
     )
 
 
-def one_more_engine(config: Config) -> Split:
-    """Returns the split with an engine more, on devices that the run does not have."""
-    (split,) = _changed(config, {"sidecar.num_engines": config.sidecar.num_engines + 1})
-    return replace(split, more=True)
+def one_more_engine(config: Config) -> Split | None:
+    """Returns the split with an engine more, on devices that the run does not have; None where a run would refuse it,
+    as where devices are named.
+    """
+    more = _changed(config, {"sidecar.num_engines": config.sidecar.num_engines + 1})
+    return next((replace(split, more=True) for split in more), None)
 
 
 def neighbours(config: Config) -> Iterator[Split]:
@@ -173,9 +175,7 @@ def _devices_moved(config: Config) -> Iterator[Split]:
             freed = mesh.size - mesh.size // size * other
             engines = config.sidecar.num_engines + freed // each
             if other and size > 1 and engines >= 1 and freed % each == 0:
-                keys = {f"learner.mesh.{axis}": other, "sidecar.num_engines": engines}
-                for split in _changed(config, keys):
-                    yield replace(split, scale=other / size)
+                yield from _changed(config, {f"learner.mesh.{axis}": other, "sidecar.num_engines": engines})
 
 
 def _changed(config: Config, keys: dict[str, Any]) -> Iterator[Split]:

@@ -24,6 +24,8 @@ def describe_time(config: Config) -> Iterator[str]:
     """
     if config.imitates_alone:
         return
+    if (policy := config.sidecar.update_policy) != "in_flight":
+        yield f"time     is simulated as if sidecar.update_policy={policy} were in_flight"
     if config.plan.from_run is not None:
         run = measured(config.plan.from_run)
         yield from _compared(run, config)
@@ -67,18 +69,17 @@ def _table(config: Config, figures: Figures) -> Iterator[str]:
     for split in (present, *neighbours(config)):
         found.append((split, timed(split, figures)))
         yield _row(*found[-1])
-    more = one_more_engine(config)
-    larger = timed(more, figures)
-    yield _row(more, larger)
-    now = found[0][1]
-    yield f"one more engine would buy {1 - larger.step / now.step:.0%} of the time of a step"
+    if (more := one_more_engine(config)) is not None:
+        larger = timed(more, figures)
+        yield _row(more, larger)
+        yield f"one more engine would buy {1 - larger.step / found[0][1].step:.0%} of the time of a step"
     yield _recommended(found)
 
 
 def _row(split: Split, timing: Timing) -> str:
     said = " ".join(split.changes) or PRESENT
     stale = f"{timing.staleness:.2f} ({timing.most})"
-    devices = " (on devices more)" * split.more
+    devices = " (on more devices)" * split.more
     return (
         f"  {timing.step:6.3g}  {timing.fraction:8.2f}  {stale:>9}  {timing.waiting:13.0%}  {timing.idle:12.0%}  "
         f"{said}{devices}"
@@ -90,11 +91,11 @@ def _recommended(found: Sequence[tuple[Split, Timing]]) -> str:
     (present, now), *_ = found
     fastest = min(timing.step for _, timing in found)
     near = [(split, timing) for split, timing in found if timing.step <= fastest * (1 + NEAR)]
-    if any(split is present for split, _ in near):
-        return f"recommended: {PRESENT}; nothing beside it is faster by more than {NEAR:.0%}"
     split, timing = min(near, key=lambda one: (one[1].staleness, one[1].step))
+    if any(one is present for one, _ in near) and timing.staleness >= now.staleness:
+        return f"recommended: {PRESENT}; nothing beside it is faster by more than {NEAR:.0%}, or fresher and as fast"
     keys = " ".join(f"--config.{change}" for change in split.changes)
     return (
-        f"recommended: {keys}: {1 - timing.step / now.step:.0%} less time a step, staleness {timing.staleness:.2f} "
-        f"instead of {now.staleness:.2f}; see whether it still learns as well"
+        f"recommended: {keys}: {timing.step:.3g} s a step instead of {now.step:.3g}, staleness {timing.staleness:.2f} "
+        f"instead of {now.staleness:.2f}; see by a plan whether it fits, and by a run whether it learns as well"
     )

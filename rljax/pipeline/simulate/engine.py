@@ -87,7 +87,8 @@ class SimulatedEngine:
         found = [self._running[name] for name in request_ids if name in self._running]
         for entry in [*found, *(entry for *_, entry in self._waiting if entry.request.id in wanted)]:
             made = min(int(self._sampled - entry.began + ROUNDING), entry.request.sampling.max_new_tokens - 1)
-            entry.done.set_result(self._completion(entry, made if entry.due else 0, "abort"))
+            if not entry.done.done():  # its caller was cancelled in this very moment
+                entry.done.set_result(self._completion(entry, made if entry.due else 0, "abort"))
             self._remove(entry)
 
     async def score(self, token_ids: np.ndarray) -> np.ndarray:

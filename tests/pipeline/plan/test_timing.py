@@ -25,7 +25,7 @@ from rljax.config.validate import ConfigError
 from rljax.observe.trace import Trace, part_path
 from rljax.pipeline.plan.figures import Figures, between, given_figures, rate_of, uneven, with_given
 from rljax.pipeline.plan.measured import Measured, measured
-from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, settling, timed
+from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, schedule_of, settling, timed
 from rljax.pipeline.plan.timing import _recommended, describe_time
 
 
@@ -78,7 +78,8 @@ def test_in_turns_a_step_is_both_halves_and_ahead_it_is_the_slower() -> None:
 
 def test_a_learner_of_half_the_devices_takes_twice_the_time() -> None:
     config = config_with()
-    assert timed(Split((), config, scale=0.5), of(config)).training == pytest.approx(8.0)
+    of_two = dataclasses.replace(of(config), learner_devices=2)
+    assert timed(Split((), config), of_two).training == pytest.approx(8.0)
 
 
 def test_long_replies_are_counted_in_units_and_take_the_same_time() -> None:
@@ -131,12 +132,15 @@ def test_devices_go_from_the_learner_to_engines_and_back() -> None:
     learner = LearnerConfig(max_tokens_per_row=101, mesh=MeshConfig(fsdp=4), rows_per_microbatch=8)
     config = config_with(learner=learner, sidecar=SidecarConfig(engine="vllm", num_engines=5, max_concurrency=8))
     moved = {" ".join(split.changes): split for split in neighbours(config) if "mesh" in " ".join(split.changes)}
-    assert {name: split.scale for name, split in moved.items()} == {
-        "learner.mesh.fsdp=2 sidecar.num_engines=7": 0.5,
-        "learner.mesh.fsdp=8 sidecar.num_engines=1": 2.0,
+    assert {name: split.config.learner.mesh.size for name, split in moved.items()} == {
+        "learner.mesh.fsdp=2 sidecar.num_engines=7": 2,
+        "learner.mesh.fsdp=8 sidecar.num_engines=1": 8,
     }
     more = one_more_engine(config)
+    assert more is not None
     assert (more.changes, more.more) == (("sidecar.num_engines=6",), True)
+    named = SidecarConfig(engine="vllm", devices="gpu:1", max_concurrency=8)
+    assert one_more_engine(config_with(sidecar=named)) is None, "where one GPU is named"
 
 
 def test_of_those_as_fast_the_freshest_is_recommended_and_nothing_where_little_is_won() -> None:
@@ -147,9 +151,10 @@ def test_of_those_as_fast_the_freshest_is_recommended_and_nothing_where_little_i
     present, fresh, stale = (Split((name,) if name else (), config) for name in ("", "a=1", "b=2"))
     found = [(present, timing(10.0, 0.0)), (stale, timing(5.0, 3.0)), (fresh, timing(5.05, 1.0))]
     said = _recommended(found)
-    assert said.startswith("recommended: --config.a=1: 50% less time")
+    assert said.startswith("recommended: --config.a=1: 5.05 s a step instead of 10, ")
     assert "staleness 1.00 instead of 0.00" in said
     assert "as configured" in _recommended([(present, timing(10.0, 0.0)), (stale, timing(9.9, 1.0))])
+    assert "--config.a=1: 10.1 s" in _recommended([(present, timing(10.0, 3.0)), (fresh, timing(10.1, 1.0))])
 
 
 def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True) -> None:
@@ -196,7 +201,7 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     figures = found.figures
     assert figures.learner_speed == pytest.approx(200.0)
     assert (figures.prompt_tokens, figures.reply_tokens) == (20.0, 80.0)
-    assert (figures.publish_seconds, figures.load_seconds, figures.between_seconds) == (1.0, 1.0, 3.0 + 2.0)
+    assert (figures.publish_seconds, figures.load_seconds, figures.between_seconds) == (1.0, 1.0, 3.0)
     assert figures.environment_seconds(random.Random(0)) == pytest.approx(1.0)
     assert figures.turns(random.Random(0)) == 1
     # of 10 s of a step: 1 loads; 4 run from 1 to 2.5 and 6 to 7, 8 between; 4 · 80 tokens in 5 s, and in 4.5
@@ -206,11 +211,41 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     assert (found.fact.staleness, found.fact.most) == (0.5, 1)
 
 
-def test_without_a_trace_an_engine_is_as_fast_as_its_busy_seconds_say(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", config_with(), trace=False)
-    figures = measured(str(tmp_path / "run")).figures
-    assert figures.engine_speeds == ((8, pytest.approx(128.0)),)
-    assert figures.load_seconds == 0.0
+def test_speeds_are_those_of_what_is_in_flight_wherever_it_began(tmp_path: Path) -> None:
+    """Eight requests of 1600 tokens at a time, always, each of 16 s, of steps of 10 s of which every other is odd: 100
+    tokens a second each, whatever is counted.
+    """
+    run = tmp_path / "run"
+    write_run(run, config_with(), steps=24, trace=False)
+    rows = [json.loads(line) | {"time/step": 10.0, "time/wait": 0.0} for line in (run / "metrics.jsonl").open()]
+    for row in rows:
+        row["compile/programs"] = float(row["step"] % 2)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
+    for number in range(8 * 16):
+        since = 1e9 + 2.0 * number
+        written.in_flight("explorer engine 0 · requests", f"{number}", since, since + 16.0, tokens=1600)
+    written.close()
+    speeds = measured(str(run)).figures.engine_speeds
+    assert speeds[-1] == (pytest.approx(8.0, rel=0.02), pytest.approx(800.0, rel=0.02))
+
+
+def test_a_run_that_waits_for_its_engines_is_one_that_more_engines_help() -> None:
+    """Replies take 16 s where the learner takes 4 of a step: an engine more halves what it waits for."""
+    plan = dataclasses.replace(GIVEN, engine_tokens_per_second="40")
+    config = config_with(plan, async_generation_ratio=1.0)
+    more = one_more_engine(config)
+    assert more is not None
+    assert timed(more, of(config)).step < 0.7 * timed(Split((), config), of(config)).step
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 6])
+def test_other_intervals_have_engines_that_are_as_fast_on_average(interval: int) -> None:
+    config = config_with(async_generation_ratio=1.0, sync_interval=interval)
+    rough = tuple((1.0, 0.5 + place / 50) for place in range(51))
+    schedule = schedule_of(Split((), config), dataclasses.replace(of(config), unevenness=rough), 0, 12)
+    paces = [schedule.pace(version) for version in range(0, 12, interval)]
+    assert sum(1 / pace for pace in paces) / len(paces) == pytest.approx(1.0)
 
 
 def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) -> None:
@@ -219,6 +254,18 @@ def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) 
     write_run(tmp_path / "short", config_with(), steps=5)
     with pytest.raises(ConfigError, match="4 are needed"):
         measured(str(tmp_path / "short"))
+    write_run(tmp_path / "blind", config_with(), trace=False)
+    with pytest.raises(ConfigError, match="there is no trace of requests"):
+        measured(str(tmp_path / "blind"))
+    metrics = tmp_path / "blind" / "metrics.jsonl"
+    metrics.write_text(json.dumps({"step": 1, "time/train": 1.0}) + "\n")
+    with pytest.raises(ConfigError, match="nothing is sampled and trained there"):
+        measured(str(tmp_path / "blind"))
+    with pytest.raises(ConfigError, match=r"plan.from_run=.*no run with metrics"):
+        measured(str(metrics))
+    (tmp_path / "blind" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"^plan.from_run="):
+        measured(str(tmp_path / "blind"))
 
 
 def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path) -> None:
@@ -248,6 +295,7 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
         ({"plan.engine_tokens_per_second": "0"}, "speeds be above 0"),
         ({"plan.learner_tokens_per_second": 100.0}, "plan.engine_tokens_per_second is missing"),
         ({"plan.load_seconds": 2.0}, "plan.load_seconds: nothing reads it without"),
+        ({"plan.response_tokens_std": 2.0}, "plan.response_tokens_std: nothing reads it without plan.response_tokens"),
         ({"plan.learner_tokens_per_second": 0.0}, "plan.learner_tokens_per_second"),
         ({"plan.from": "runs/x"}, "plan.from"),
     ],

@@ -314,10 +314,13 @@ def save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
 
 
 def _alone() -> MultiprocessingOptions:
-    """Returns that this process writes alone: each host writes what is its own, and Orbax would wait for all."""
+    """Returns that this process writes alone: each host writes what is its own, and Orbax would wait for all. Barriers
+    of two hosts that are alone at once have other names, or JAX refuses the second.
+    """
     me = jax.process_index()
-    several = jax.process_count() > 1
-    return MultiprocessingOptions(primary_host=me, active_processes={me} if several else None)
+    if jax.process_count() == 1:
+        return MultiprocessingOptions(primary_host=me)
+    return MultiprocessingOptions(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"host{me}")
 
 
 @dataclass(frozen=True)

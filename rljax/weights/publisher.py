@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import shutil
@@ -21,7 +20,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
-from orbax.checkpoint._src.serialization.tensorstore_utils import build_array_write_spec  # it has no public name
 from orbax.checkpoint.options import MultiprocessingOptions
 
 from rljax.weights.orbax_lock import alone_in_orbax
@@ -276,21 +274,16 @@ def check_dtypes(arrays: Mapping[str, Any], dtype: str) -> None:
 def _written(hidden: Path, draft: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     """Writes a version's arrays, by all hosts where they share them; returns what the manifest says of them."""
     if not isinstance(tensors, SharedTensors):
-        return save(draft, tensors, dtype)
-    infos = save(draft, tensors.own(hidden), dtype)
+        return _save(draft, tensors, dtype)
+    infos = _save(draft, tensors.own(hidden), dtype)
     others = tensors.others()
     for part in {info.part for info in others.values()}:
         part_directory(hidden, part).rename(part_directory(draft, part))
     return {name: infos.get(name) or others[name] for name in tensors}
 
 
-def save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
-    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them.
-
-    Raises:
-        DtypeError: a tensor is not of type ``dtype``.
-        OSError, ValueError, RuntimeError: they cannot be written.
-    """
+def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
+    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them."""
     writer = _GroupWriter(gathered(tensors, dtype))
     # Of what a checkpoint may hold, a version needs the arrays alone: on a tiny model all else costs milliseconds.
     arrays = type_handlers.ArrayHandler(array_metadata_store=None)  # there is none; Orbax warns where it has no handler
@@ -314,13 +307,10 @@ def save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
 
 
 def _alone() -> MultiprocessingOptions:
-    """Returns that this process writes alone: each host writes what is its own, and Orbax would wait for all. Barriers
-    of two hosts that are alone at once have other names, or JAX refuses the second.
-    """
+    """Returns that this process writes alone: of the hosts of a learner one does, and Orbax would wait for all."""
     me = jax.process_index()
-    if jax.process_count() == 1:
-        return MultiprocessingOptions(primary_host=me)
-    return MultiprocessingOptions(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"host{me}")
+    several = jax.process_count() > 1
+    return MultiprocessingOptions(primary_host=me, active_processes={me} if several else None)
 
 
 @dataclass(frozen=True)
@@ -362,26 +352,6 @@ class _GroupWriter(type_handlers.NumpyHandler):
                     write.result()
             self.failure = error
         return ()
-
-    async def _background_serialize(
-        self, values: Sequence[np.ndarray], infos: Sequence[Any], args: Sequence[Any] | None = None
-    ) -> None:
-        """Writes arrays as Orbax does, which itself writes those of numpy on host 0 alone."""
-        writes = []
-        for value, info, arg in zip(values, infos, args or (), strict=True):
-            await info.await_path_creation()
-            spec = build_array_write_spec(
-                info=info,
-                arg=arg,
-                global_shape=value.shape,
-                local_shape=value.shape,
-                dtype=value.dtype,
-                use_ocdbt=True,
-                process_index=jax.process_index(),
-                metadata_key=self._metadata_key,
-            )
-            writes.append(self._open_and_write(value, spec.json, info.ts_context))
-        await asyncio.gather(*writes)
 
 
 def _await_all(writing: Sequence[Any]) -> None:

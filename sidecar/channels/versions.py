@@ -148,6 +148,12 @@ def part_directory(version: Path, part: int) -> Path:
     return version / f"part{part}" if part else version
 
 
+def array_spec(directory: Path, name: str) -> dict[str, Any]:
+    """Returns what tensorstore opens an array of a version by, in its directory or that of a part."""
+    kvstore = {"driver": "ocdbt", "base": f"file://{directory / _ARRAYS}/", "path": f"{name}/"}
+    return {"driver": "zarr3", "kvstore": kvstore}
+
+
 def checksum(array: np.ndarray) -> str:
     """Returns the CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
     return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
@@ -245,9 +251,8 @@ def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
     deadline = time.time() + READ_SECONDS
     stores: dict[str, Any] = {}
     for name, info in manifest.tensors.items():
-        base = f"file://{part_directory(path, info.part) / _ARRAYS}/"
-        kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-        stores[name] = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=context)
+        spec = array_spec(part_directory(path, info.part), name)
+        stores[name] = tensorstore.open(spec, open=True, context=context)
     reads = {name: _wait(path, name, store, deadline).read() for name, store in stores.items()}
     return {name: _wait(path, name, read, deadline) for name, read in reads.items()}
 

@@ -83,7 +83,7 @@ def test_a_failed_write_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     channel = OrbaxPublisher(tmp_path)
-    monkeypatch.setattr(publisher, "save", full)
+    monkeypatch.setattr(publisher, "_save", full)
     with pytest.raises(
         PublishError, match=r"version 1 cannot be published to .*v1-1: .*No space left.*; free"
     ) as error:

@@ -23,7 +23,19 @@ from pathlib import Path
 import psutil
 
 from bench.cable import ADDRESSES, Cable, two_machines
-from bench.host_kills import FOLLOWS, LEADS, LOST, ONCE, POLL_SECONDS, WAIT_SECONDS, audit, keys_of, nothing_left, steps
+from bench.host_kills import (
+    FOLLOWS,
+    LEADS,
+    LOST,
+    ONCE,
+    POLL_SECONDS,
+    WAIT_SECONDS,
+    audit,
+    command_of,
+    keys_of,
+    nothing_left,
+    steps,
+)
 from bench.paired import print_machine
 
 PORT = 29400
@@ -48,7 +60,7 @@ class Pair:
         with self.log.open("a") as log:
             self.commands = [
                 subprocess.Popen(
-                    [*self._cable.on(rank), *_command(keys | {"learner.hosts.rank": rank})],
+                    [*self._cable.on(rank), *command_of(keys | {"learner.hosts.rank": rank})],
                     stdout=log,
                     stderr=log,
                     env=environment,
@@ -82,11 +94,6 @@ class Pair:
         """Returns the hosts that have stopped themselves."""
         every = [child for command in self.commands for child in psutil.Process(command.pid).children(recursive=True)]
         return [process for process in every if process.status() == psutil.STATUS_STOPPED]
-
-
-def _command(keys: dict[str, object]) -> list[str]:
-    given = [f"--config.{key}={value}" for key, value in keys.items()]
-    return [sys.executable, "-m", "rljax.main", "--config=configs/quickstart.py", *given]
 
 
 def cuts(directory: Path, cable: Cable) -> str:

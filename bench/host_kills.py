@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -62,6 +62,12 @@ def keys_of(run_dir: Path, hosts: int, number: int) -> dict[str, object]:
     }
 
 
+def command_of(keys: Mapping[str, object]) -> list[str]:
+    """Returns the command of the quickstart with these keys."""
+    given = [f"--config.{key}={value}" for key, value in keys.items()]
+    return [sys.executable, "-m", "rljax.main", "--config=configs/quickstart.py", *given]
+
+
 def steps(run_dir: Path) -> int:
     """Returns how many steps of a run are trained."""
     try:
@@ -86,8 +92,7 @@ class Run:
         self.run_dir, self._environment = run_dir, {**os.environ, **(environment or {})}
         keys = keys_of(run_dir, hosts, steps)
         keys |= {"learner.hosts.number": hosts, "learner.hosts.start": "here"}
-        given = [f"--config.{key}={value}" for key, value in keys.items()]
-        self._command = [sys.executable, "-m", "rljax.main", "--config=configs/quickstart.py", *given]
+        self._command = command_of(keys)
         self.log = run_dir.parent / f"{run_dir.name}.log"
         self.starts = 0
         self.start()

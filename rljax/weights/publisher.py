@@ -10,6 +10,7 @@ import contextlib
 import re
 import shutil
 import uuid
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -54,19 +55,19 @@ makes its own layer by layer.
 class SharedTensors(Mapping[str, Any]):
     """Tensors of a learner of several hosts, each of which writes some of them."""
 
+    @abstractmethod
     def own(self, beside: Path) -> Tensors:
         """Returns those that this host writes. As they are read, the others write theirs to ``beside``: each to its
         `part_directory` there.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def others(self) -> Mapping[str, TensorInfo]:
         """Waits until the others have written theirs; returns what a manifest says of them.
 
         Raises:
             HostLost, HostsError: one cannot.
         """
-        raise NotImplementedError
 
 
 _HIDDEN = ".unfinished-"

@@ -12,6 +12,7 @@ otherwise or not at all, the audit is not balanced, something was trained twice,
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -128,6 +129,9 @@ def cuts(directory: Path, cable: Cable) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        "python -m bench.host_cuts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print_machine()
     with tempfile.TemporaryDirectory(prefix="bench-host-cuts-") as name, two_machines() as cable:
         wrong = cuts(Path(name), cable)

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from rljax.config import schema
+from rljax.config.tasksets import FILES
 from rljax.tasks.tasksets import load_tasksets
-from rljax.tasks.text_files import ENDINGS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
 ASKED = [{"role": "user", "content": "1 + 1"}]
@@ -23,7 +23,7 @@ ASKED = [{"role": "user", "content": "1 + 1"}]
 def test_its_table_has_every_format() -> None:
     cells = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
     told = set(re.findall(r"`FILE(\.[\w.]+)`", " ".join(cells)))
-    assert told == {*ENDINGS, ".parquet"}
+    assert told == set(FILES)
 
 
 def test_rows_of_its_blocks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

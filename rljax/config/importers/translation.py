@@ -319,8 +319,9 @@ def values_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _with_overrides(remark: str, rows: Sequence[Row]) -> str:
     """Returns the remark of a refused key; where others depend on it, with the overrides that settle it and them."""
-    if all(row.of in ("", row.path) for row in rows):
-        return remark
+    causes = [row for row in rows if row.of in ("", row.path)]
+    if len(causes) == len(rows) or any(row.unsaid and not row.keys for row in causes):
+        return remark  # nothing depends on it, or no override settles it
     chosen = [key for row in rows for key in row.keys if f"--config.{key}" in remark]
     named = len(chosen)
     for row in rows:

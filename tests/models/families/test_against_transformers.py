@@ -198,7 +198,7 @@ def test_greedy_tokens_of_the_embedded_engine_are_those_of_transformers(name: st
     async def generate() -> np.ndarray:
         engine = EmbeddedEngine(architecture, slots=2, max_length=512, decode_steps=8, dtype=np.float32)
         try:
-            engine._batch.load(engine._place(published), 0)
+            engine._batch.load(engine._place(published), 0, 0)
             request = GenerateRequest("one", prompt, SamplingParams(temperature=0.0, max_new_tokens=new))
             return (await engine.generate(request)).token_ids
         finally:

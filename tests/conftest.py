@@ -17,6 +17,9 @@ from rljax.algorithms import registry
 from rljax.config.registries import Registry
 from rljax.tasks.rewards import registry as rewards
 from tests import libtpu, postgres
+from tests.unoptimised import unoptimised
+
+__all__ = ["unoptimised"]  # a fixture
 
 TESTS = Path(__file__).parent
 COMPILED = TESTS.parent / ".pytest_cache" / "compiled"

@@ -1,5 +1,5 @@
 """What makes programs fast on a CPU takes most of the time of a test that runs each once, and has nothing to do with
-what is tested: see tests/e2e for runs that are computed as a user's are.
+what is tested. Files that are marked `optimised` compute as a user's run does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ CHEAPER_FLAGS = tuple(f"--{name}={str(value).lower()}" for name, value in CHEAPE
 
 
 @pytest.fixture(scope="module", autouse=True)
-def unoptimised() -> Iterator[None]:
-    """Has XLA compile quickly what a room computes, here and in its child processes: they must agree to the bit."""
+def unoptimised(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Has XLA compile quickly what a file computes, here and in its child processes: they must agree to the bit."""
+    if request.node.get_closest_marker("optimised"):
+        yield
+        return
     before, options_of = jax.config.read(UNOPTIMISED), compiler.get_compile_options
 
     def without_fusions(*arguments: Any, **keys: Any) -> Any:

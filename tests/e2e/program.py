@@ -27,7 +27,8 @@ LIMIT = 900.0
 def environment(cache: Path, **extra: str) -> dict[str, str]:
     """The environment of a child: compiled programs are shared, failpoints only as asked for."""
     clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINTS"}
-    return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **extra}
+    flags = {"XLA_FLAGS": " ".join((os.environ.get("XLA_FLAGS", ""), extra.pop("XLA_FLAGS", "")))}
+    return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **flags, **extra}
 
 
 def undocumented(run_dir: Path) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from program import ROOT, audit_of, run, undocumented
+
+pytestmark = pytest.mark.optimised
 
 
 def test_quickstart_learns(tmp_path: Path, cache: Path) -> None:

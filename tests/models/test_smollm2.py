@@ -14,7 +14,7 @@ from rljax.models.smollm2 import DownloadError, smollm2_directory
 from rljax.models.tokenizer import load_tokenizer
 from tests.models.hf_models import assert_same_logits, load_with_transformers, our_logits, reference_logits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 TEXT = "The Eiffel Tower is a wrought-iron lattice tower in Paris, France. It was completed in 1889."
 

@@ -17,7 +17,7 @@ from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 
 def test_bfloat16_on_smollm2_stays_well_below_its_bound(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 
 def same(one, other) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 PROMPTS = [[3], [5, 9, 9, 1], list(range(1, 24)), [60, 0, 33], [7] * 17]
 

@@ -13,7 +13,6 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU
 from rljax.models.transformer import hidden_states, init_params
-from tests.unoptimised import unoptimised  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.slow
 

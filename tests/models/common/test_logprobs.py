@@ -15,7 +15,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.params import Params
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimised]
 
 HIDDEN = 8
 

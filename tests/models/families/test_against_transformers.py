@@ -53,6 +53,8 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 32768,
     "rope_theta": 1e6,
 }
+pytestmark = pytest.mark.optimised
+
 WINDOW = 300
 ROPES: Mapping[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0},

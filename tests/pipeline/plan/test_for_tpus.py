@@ -17,7 +17,7 @@ import pytest
 
 from tests import libtpu
 
-pytestmark = [pytest.mark.slow, pytest.mark.libtpu]
+pytestmark = [pytest.mark.slow, pytest.mark.libtpu, pytest.mark.optimised]
 GIB = 2**30
 PARAMETERS = 326_970_880
 WORDS, WIDTH, INSIDE = 151_936, 1536, 8960

@@ -1,5 +1,0 @@
-"""Programs of this room are compiled quickly."""
-
-from tests.unoptimised import unoptimised
-
-__all__ = ["unoptimised"]

@@ -83,6 +83,7 @@ CASES = {
         Case("Qwen2.5-1.5B", "v5e:2x4", {"fsdp": 2, "sequence": 4}, 8, 2048),
         Case("Qwen2.5-7B", "v5e:4x4", {"fsdp": 16}, 16, 8192),
         Case("Qwen2.5-7B", "v5e:4x4", {"fsdp": 4, "tensor": 4}, 4, 8192),
+        Case("Qwen3-32B", "v5p:4x4x4", {"fsdp": 64}, 64, 8192),
     ],
     "gpu": [
         Case("Qwen2.5-1.5B", "h100:1", {}, 8, 8192),

@@ -36,9 +36,12 @@ def train(config: Config) -> int:
 
 
 def _lead(config: Config, hosts: Hosts | None) -> int:
+    from rljax.pipeline.assemble.hosts import own_output_of_libraries
     from rljax.run import FINISHED, Run
 
     with Run(config, _progress, hosts) as run:
+        if hosts is not None:
+            own_output_of_libraries(run.run_dir.root, hosts.rank)
         if run.finished:
             print(f"{run.run_dir.root}: {FINISHED}")
             return 0

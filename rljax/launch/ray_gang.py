@@ -118,7 +118,7 @@ class OnRay:
                 if time.monotonic() > deadline:
                     raise ClusterError(
                         f"launcher=ray: hosts did not start within {seconds:g} s (ray.placement_timeout): "
-                        f"{why_it_died(error)}; look at the cluster (`ray status`)"
+                        f"{why_it_died(error)}; look at the cluster (`ray status`), or raise ray.placement_timeout"
                     ) from None
             time.sleep(LOOK)
 

@@ -22,7 +22,9 @@ JAX_LATER = 10
 """Times `learner.hosts.heartbeat_timeout` after which JAX too takes a host for dead: supervisors are to be first."""
 _PREFIX = "rljax/"
 _CHUNK = 2**20
-"""Bytes of a value: gRPC carries no more than four times as many by default."""
+"""Bytes of a value: all of it has to come within one wait, or it never does; and gRPC carries four times as many by
+default.
+"""
 _LOOK = 1.0
 """Seconds of one wait in JAX: Python handles no signal before it returns."""
 _EXCHANGES = re.compile(r"\bgloo\b|\bnccl", re.IGNORECASE)
@@ -101,11 +103,8 @@ class Hosts:
     def announce(self, what: str, said: Mapping[str, Any] | None = None, parts: Sequence[bytes] = ()) -> None:
         """Says what host 0 is about to do; see `Announcement`."""
         self._count += 1
-        whole = b"".join(parts)
-        chunks = [whole[start : start + _CHUNK] for start in range(0, len(whole), _CHUNK)]
-        for number, chunk in enumerate(chunks):
-            self._set(f"{self._count}/chunk/{number}", chunk)
-        header = {"what": what, "said": said or {}, "lengths": [len(part) for part in parts], "chunks": len(chunks)}
+        self._set_whole(f"{self._count}/parts", b"".join(parts))
+        header = {"what": what, "said": said or {}, "lengths": [len(part) for part in parts]}
         self._set(f"{self._count}/announced", json.dumps(header).encode())
 
     def hear(self) -> Announcement:
@@ -118,8 +117,7 @@ class Hosts:
         self.doing("")
         self._count += 1
         header = json.loads(self._await_leader(f"{self._count}/announced"))
-        what = f"the rest of what {self.names[0]} announced"
-        whole = b"".join(self._await(f"{self._count}/chunk/{n}", what) for n in range(header["chunks"]))
+        whole = self._await_whole(f"{self._count}/parts", f"the rest of what {self.names[0]} announced")
         parts, start = [], 0
         for length in header["lengths"]:
             parts.append(whole[start : start + length])
@@ -178,16 +176,16 @@ class Hosts:
         )
 
     def gather(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes]:
-        """Returns what each host gives within some seconds, by rank; to host 0 alone.
+        """Returns what each host gives within some seconds, by rank; to host 0 alone. It may be of any size.
 
         Raises:
             HostLost: a host is late.
         """
         if not self.leads:
-            self._set(f"{self._count}/given/{self.rank}", mine)
+            self._set_whole(f"{self._count}/given/{self.rank}", mine)
             return []
         began, key, others = time.monotonic(), f"{self._count}/given", range(1, self.number)
-        theirs = (self._await(f"{key}/{r}", f"{self.names[r]} to {what}", began, timeout) for r in others)
+        theirs = (self._await_whole(f"{key}/{r}", f"{self.names[r]} to {what}", began, timeout) for r in others)
         return [mine, *theirs]
 
     def ask_to_stop(self) -> None:
@@ -214,6 +212,17 @@ class Hosts:
             self._client.key_value_set_bytes(f"{_PREFIX}{key}", value)
         except JaxRuntimeError as error:
             raise self._unreached(error) from error
+
+    def _set_whole(self, key: str, whole: bytes) -> None:
+        """Sets what may be too large for one value, the number of its chunks last."""
+        starts = range(0, len(whole), _CHUNK)
+        for number, start in enumerate(starts):
+            self._set(f"{key}/{number}", whole[start : start + _CHUNK])
+        self._set(f"{key}/chunks", str(len(starts)).encode())
+
+    def _await_whole(self, key: str, what: str, since: float | None = None, timeout: float | None = None) -> bytes:
+        count = int(self._await(f"{key}/chunks", what, since, timeout))
+        return b"".join(self._await(f"{key}/{number}", what, since, timeout) for number in range(count))
 
     def _await_leader(self, key: str) -> bytes:
         # Host 0 says who is late, and each of its own waits has a deadline; it is found dead by supervisors.

@@ -32,7 +32,7 @@ from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.programs import Compilation, shape_of, told_of_memory
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.hosts import END, STOP
+from rljax.pipeline.assemble.hosts import END, STOP, own_output_of_libraries
 from rljax.pipeline.assemble.learner import BEGIN, begin, compile_ahead, load_base
 from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -79,6 +79,7 @@ class Follower:
     def __init__(self, config: Config, hosts: Hosts, heard: Announcement) -> None:
         """Opens the model and the checkpoints, and builds a learner without state."""
         run = RunDir.at(config)
+        own_output_of_libraries(run.root, hosts.rank)
         self._hosts = hosts
         self._model: Model = open_model(config, run)
         hosts.agree("open the model", {"model": self._model.fingerprint})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -280,6 +280,8 @@ def visible_devices(engine_placement: EnginePlacement, assigned: Sequence[str], 
 
 def why_it_died(error: RayError) -> str:
     """Returns one line from the long message of a Ray error."""
+    if isinstance(error, GetTimeoutError):
+        return "an actor has not answered yet"
     text = " ".join(str(error).split())
     _, _, reason = text.rpartition("The actor is dead because ")
     reason, _, _ = reason.partition(" Some common causes")

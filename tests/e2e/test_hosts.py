@@ -71,6 +71,9 @@ def test_two_hosts_then_four_and_then_one_train_what_one_process_does(tmp_path: 
     end(two)
     assert "host 1" in two[0].printed
     assert "stopped after a checkpoint" in two[0].printed
+    for rank, host in enumerate(two):
+        assert "Gloo" not in host.printed
+        assert "[Gloo] Rank" in (tmp_path / "run" / "logs" / f"host-{rank}-libraries.log").read_text()
     four = start(tmp_path / "run", cache, 4)
     four[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
     assert four[0].end(signal.SIGTERM) == 0, four[0].printed

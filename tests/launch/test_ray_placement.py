@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import GetTimeoutError
 
 from rljax.config.modes import PlayConfig
 from rljax.config.schema import (
@@ -28,7 +29,7 @@ from rljax.launch.ray_placement import Node, Plan, cpus_needed, make_plan, swap_
 from rljax.pipeline.assemble import engines
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from sidecar.hosting.ray import EnginePlacement, RayEngineLauncher, visible_devices
+from sidecar.hosting.ray import EnginePlacement, RayEngineLauncher, visible_devices, why_it_died
 
 TASKS = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits")})
 HOME = Node("a", "10.0.0.1", {"CPU": 96.0, "GPU": 8.0})
@@ -215,3 +216,7 @@ def test_an_engine_is_never_shown_the_learners_accelerators() -> None:
 def test_devices_are_counted_among_those_that_a_node_shows() -> None:
     assert visible_devices(EnginePlacement(1, devices=(2, 3)), ["7", "8"], "4,5,6,7") == ["6", "7"]
     assert visible_devices(EnginePlacement(1, devices=(2, 3)), ["7", "8"], None) == ["2", "3"]
+
+
+def test_who_has_not_answered_is_not_said_to_be_gone() -> None:
+    assert why_it_died(GetTimeoutError("Get timed out: some object(s) not ready.")) == "an actor has not answered yet"

@@ -97,6 +97,19 @@ def test_what_each_gives_comes_to_host_0_alone(start: Start) -> None:
     assert together(lambda: first.gather("save", b"a"), lambda: second.gather("save", b"b")) == [[b"a", b"b"], []]
 
 
+def test_what_is_given_travels_in_values_that_come_within_one_wait(start: Start) -> None:
+    """One of 100 MB does not come within a second on a busy machine, and so never does."""
+    first, second = start(2)
+    first.announce("write a version")
+    second.hear()
+    manifest = bytes(range(256)) * 10_000
+    given = together(lambda: first.gather("write", b"{}"), lambda: second.gather("write", manifest))
+    assert given == [[b"{}", manifest], []]
+    values = [value for _, value in first._client.key_value_dir_get_bytes("rljax/1/given/")]
+    assert len(values) > 2
+    assert max(map(len, values)) <= 2**20
+
+
 def test_a_host_asks_for_the_end(start: Start) -> None:
     first, second = start(2)
     asked: list[str] = []

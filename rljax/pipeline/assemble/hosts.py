@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,19 @@ def check_mesh(config: Config, hosts: Hosts) -> None:
             f"learner.mesh: multiplies to {len(chosen)} devices, none of them of {hosts.names[left_out[0]]}; the "
             f"{hosts.number} hosts have {jax.device_count()}: write a mesh of as many"
         )
+
+
+def own_output_of_libraries(run_dir: Path, rank: int) -> None:
+    """Has ``logs/host-RANK-libraries.log`` of a run take what libraries write to the standard output of this process by
+    themselves: gloo says there whenever it has connected. What Python prints goes where it went, and so do all errors.
+    """
+    log = run_dir / "logs" / f"host-{rank}-libraries.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    kept = os.dup(sys.stdout.fileno())
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+    sys.stdout = os.fdopen(kept, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def identity(config: Config) -> dict[str, str]:

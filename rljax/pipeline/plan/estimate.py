@@ -318,13 +318,14 @@ class Estimate:
         each = 2 * a.num_layers * a.head_dim * BYTES[self.config.engine_dtype]
         return each * math.ceil(a.num_kv_heads / size)
 
-    def host(self, *stored: Mapping[str, int]) -> dict[str, float]:
-        """Returns the bytes that the learner's process has on the host at most, beside what stays there, by what it
+    def host(self, *stored: Mapping[str, int], devices: int | None = None) -> dict[str, float]:
+        """Returns the bytes that a process of the learner has on the host at most, beside what stays there, by what it
         does: models are read tensor by tensor, a version is gathered group by group while the one before is written
         (`bench/host_memory.py` measures both), and Orbax copies a checkpoint from accelerators before it writes.
 
         Args:
             stored: bytes of each tensor in the model's files, by name; then the same of each teacher.
+            devices: that the process has, whose shards it writes; None: all.
         """
         config, trained = self.config, self.trained
         optimizer = make_optimizer(config.learner.optimizer, 1)
@@ -338,7 +339,9 @@ class Estimate:
             "to load the model": max(map(read_at_once, stored)),
             "to publish a version": whole if in_memory else 0.0 if config.sync_method == "memory" else groups,
         }
-        return found if self.platform == "cpu" else found | {"to save a checkpoint": float(saved)}
+        shards = self.mesh.fsdp * self.mesh.expert * self.mesh.tensor
+        own = min(1.0, (devices or shards) / shards)
+        return found if self.platform == "cpu" else found | {"to save a checkpoint": saved * own}
 
     def dropped(self) -> Iterator[str]:
         """Yields the sharding rules whose mesh axes do not divide the dimension, so that every device has all of it."""

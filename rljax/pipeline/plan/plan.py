@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 
-from rljax.config.chips import chip_named
+from rljax.config.chips import Chip, chip_named
 from rljax.config.distill import TEACHERS
 from rljax.config.engines import ENGINES
 from rljax.config.refusals import Refusals, changed, joined, refused_by
@@ -29,7 +29,7 @@ from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, l
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
 from rljax.pipeline.plan.timing import describe_time
-from rljax.pipeline.plan.traffic import traffic
+from rljax.pipeline.plan.traffic import Sent, traffic, version_traffic
 from sidecar.errors import first_line
 
 COUNTS = (1, 2, 4, *range(MACHINE, 129, MACHINE))
@@ -60,7 +60,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     estimate = Estimate(config, architecture, config.learner.mesh, target.hardware.platform, scorers)
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
-    yield from _memory(estimate, stored)
+    yield from _memory(estimate, target, stored)
     yield from _speed(estimate, target)
     yield from describe_time(config)
     peaks = []
@@ -171,8 +171,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     if turns > 1:
         yield f"         and episodes take all {turns} turns, each a row of its own"
-    hosts = max(config.learner.hosts.number, target.hosts(estimate.mesh.size))
-    if hosts > 1:
+    if (hosts := _hosts(estimate, target)) > 1:
         yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
@@ -218,20 +217,27 @@ def _idle(estimate: Estimate, target: Target, placement: Placement | ConfigError
         yield f"idle     {left} of {target.devices} devices: neither learner.mesh nor the engines {nor}take them"
 
 
-def _memory(estimate: Estimate, stored: Sequence[Mapping[str, int]]) -> Iterator[str]:
+def _hosts(estimate: Estimate, target: Target) -> int:
+    """Returns how many processes the learner is, or has to be."""
+    return max(estimate.config.learner.hosts.number, target.hosts(estimate.mesh.size))
+
+
+def _memory(estimate: Estimate, target: Target, stored: Sequence[Mapping[str, int]]) -> Iterator[str]:
     found = estimate.memory()
     yield "memory of a learner's device, by arithmetic"
     for name, size in found.items():
         yield f"  {size / GIB:8.2f} GiB {name}"
     yield f"  {sum(found.values()) / GIB:8.2f} GiB in all"
-    yield "host     of the learner's process, at most, beside what stays"
-    for name, size in estimate.host(*stored).items():
+    hosts = _hosts(estimate, target)
+    each = "each of the learner's processes" if hosts > 1 else "the learner's process"
+    yield f"host     of {each}, at most, beside what stays"
+    for name, size in estimate.host(*stored, devices=target.each(estimate.mesh.size, hosts)).items():
         yield f"  {size / GIB:8.2f} GiB {name}"
 
 
 def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
     step, moved, layers = estimate.steps(), traffic(estimate), estimate.architecture.num_layers
-    sending = 0.0
+    hosts, sending = _hosts(estimate, target), 0.0
     if moved:
         yield "traffic of a device: of a layer in a microbatch, and of a step"
     for sent in moved:
@@ -240,10 +246,12 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
             f"  {sent.size / GIB / layers:8.3f}, {size / GIB:9.2f} GiB {sent.collective} of {sent.what} ({sent.axis})"
         )
         if target.chip:
-            over, rate = target.link(estimate.mesh, sent.axis)
+            over, rate = target.link(estimate.mesh, sent.axis, hosts)
             sending += size / rate
             line += f" over {over}, {rate / 1e9:g} GB/s: {size / rate:.1f} s"
         yield line
+    if target.chip and hosts > 1:
+        yield from _network(estimate, target, target.chip, step["microbatches"])
     if target.chip is None:
         yield f"speed    unknown: what {target.kind!r} computes at its peak has no line in rljax/config/chips.py"
         return
@@ -252,6 +260,24 @@ def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
         f"speed    {step['tokens']:,.0f} tokens a step, {step['microbatches']:.0f} microbatches: {computing:.1f} s at "
         f"the peak of computing, {sending:.1f} s at that of the links; "
         f"{step['tokens'] / max(computing, sending):,.0f} tokens/s at most"
+    )
+
+
+def _network(estimate: Estimate, target: Target, chip: Chip, microbatches: float) -> Iterator[str]:
+    """Yields what comes to each machine of the learner over the slowest of its links."""
+    hosts, mesh = _hosts(estimate, target), estimate.mesh
+    if chip.ring:
+        yield f"network  nothing: ICI joins the {hosts} machines of the slice"
+        return
+
+    def received(moved: Sequence[Sent]) -> float:
+        return sum(sent.size * target.crossing(mesh, sent.axis, hosts) for sent in moved) / 1e9
+
+    step, version = microbatches * received(traffic(estimate)), received(version_traffic(estimate))
+    rate = target.each(mesh.size, hosts) * chip.network / 1e9
+    yield (
+        f"network  {step:,.1f} GB a step to each of the {hosts} machines and as much from it, {version:,.1f} GB more "
+        f"where a version is published, of {rate:g} GB/s"
     )
 
 

@@ -83,6 +83,10 @@ class Target:
         alone = 4 if self.chip and self.chip.ring == 4 else MACHINE
         return 1 if self.devices <= alone else -(-self.devices // 4)
 
+    def each(self, used: int, hosts: int = 1) -> int:
+        """Returns how many of the first so many devices a machine has, where at least so many processes share them."""
+        return -(-used // max(hosts, self.hosts(used)))
+
     def present(self, platform: str) -> Sequence[Any]:
         """Returns the devices of a platform, as `jax_devices` does; a machine has its processors besides.
 
@@ -96,22 +100,30 @@ class Target:
             raise RuntimeError(f"{self.name} has {own} and cpu")
         return [Place("cpu", 0)] if platform == "cpu" else [Place(own, index) for index in range(self.devices)]
 
-    def link(self, mesh: MeshConfig, axis: str) -> tuple[str, float]:
-        """Returns what a mesh axis is sent over, and the bytes a second that a device gets by it at most.
+    def link(self, mesh: MeshConfig, axis: str, hosts: int = 1) -> tuple[str, float]:
+        """Returns what a mesh axis is sent over, and the bytes a second that a device gets by it at most, where a
+        learner is so many processes or more.
 
         The mesh is laid over the devices row by row, so that its last axis is of neighbours. Raises AttributeError
         where the chip is not known.
         """
-        size = getattr(mesh, axis)
-        stride = math.prod(getattr(mesh, other) for other in AXES[AXES.index(axis) + 1 :])
-        return self._ici(size, stride) if self.chip and self.chip.ring else self._nvlink(size, stride)
-
-    def _nvlink(self, size: int, stride: int) -> tuple[str, float]:
         chip: Any = self.chip
-        if size * stride <= self.machine:
+        size, stride = _laid(mesh, axis)
+        if chip and chip.ring:
+            return self._ici(size, stride)
+        each = self.each(mesh.size, hosts)
+        if size * stride <= each:
             return "NVLink" if chip.link > 64e9 else "PCIe", chip.link
         # Those of a group that share a machine have their adapters in common, and what comes in goes around once.
-        return "the network", min(chip.link, max(self.machine // stride, 1) * chip.network)
+        return "the network", min(chip.link, max(each // stride, 1) * chip.network)
+
+    def crossing(self, mesh: MeshConfig, axis: str, hosts: int = 1) -> int:
+        """Returns the groups of a mesh axis that each machine has a part of and no machine has whole: by its network
+        comes for each of them what one device receives. TPUs of a slice have none: their links join its machines.
+        """
+        (size, stride), each = _laid(mesh, axis), self.each(mesh.size, hosts)
+        apart = self.chip is not None and not self.chip.ring and size > 1 and size * stride > each
+        return min(stride, each) if apart else 0
 
     def _ici(self, size: int, stride: int) -> tuple[str, float]:
         chip: Any = self.chip
@@ -122,6 +134,11 @@ class Target:
             inner *= length
         ways = sum(2 if length % chip.ring == 0 else 1 for length in axes) or 1
         return f"ICI, {len(axes) or 'part of 1'} {'axes' if len(axes) > 1 else 'axis'}", ways * chip.link
+
+
+def _laid(mesh: MeshConfig, axis: str) -> tuple[int, int]:
+    """Returns the devices along a mesh axis, and how far apart neighbours along it are in the order of all."""
+    return getattr(mesh, axis), math.prod(getattr(mesh, other) for other in AXES[AXES.index(axis) + 1 :])
 
 
 def find_target(config: Config) -> Target:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
-from rljax.pipeline.plan.estimate import Estimate
+from rljax.models.adapter import publishes_adapter
+from rljax.pipeline.plan.estimate import BYTES, Estimate
 from rljax.pipeline.plan.experts import exchanges, expert_parameters
 
 
@@ -24,6 +26,19 @@ class Sent:
     def by(self, share: float) -> Sent:
         """Returns the same with that share of the bytes."""
         return dataclasses.replace(self, size=self.size * share)
+
+
+def version_traffic(estimate: Estimate) -> list[Sent]:
+    """Returns what a device receives when a version is made: each layer is put together on every device."""
+    sizes, cut = dataclasses.asdict(estimate.mesh), ("fsdp", "expert", "tensor")
+    whole = (estimate.adapter if publishes_adapter(estimate.config) else estimate.parameters) * BYTES[
+        estimate.config.resolved_sync_dtype
+    ]
+    had, found = whole / math.prod(sizes[axis] for axis in cut), []
+    for axis in cut:
+        found.append(Sent("all-gather", "a version", axis, had * (sizes[axis] - 1)))
+        had *= sizes[axis]
+    return found
 
 
 def traffic(estimate: Estimate) -> list[Sent]:

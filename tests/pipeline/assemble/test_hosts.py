@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -48,3 +50,22 @@ def test_another_program_is_one_whose_sources_differ_in_a_letter(
     changed = max(copy.rglob("*.py"))
     changed.write_text(changed.read_text() + "#")
     assert [name for name, value in identity(config()).items() if mine[name] != value] == ["program (rljax)"]
+
+
+PRINTS = """
+import os, sys
+from pathlib import Path
+from rljax.pipeline.assemble.hosts import own_output_of_libraries
+for _ in range(2):  # a run that is gone on with in one process
+    own_output_of_libraries(Path(sys.argv[1]), 3)
+print("of Python")
+os.write(1, b"of a library\\n")
+os.write(2, b"an error of one\\n")
+"""
+
+
+def test_what_libraries_print_goes_to_a_log_and_all_else_where_it_went(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", PRINTS, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "of Python\n"
+    assert "an error of one\n" in ended.stderr
+    assert (tmp_path / "logs" / "host-3-libraries.log").read_text() == "of a library\n"

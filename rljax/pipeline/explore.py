@@ -13,7 +13,7 @@ from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
-from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens
+from rljax.pipeline.assemble.run import Model, parity_bound, probe_routes, probe_tokens
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import Workflows
 from rljax.pipeline.run_dir import RunDir
@@ -52,7 +52,9 @@ def make_explorer(
     ledger = AsyncDatabase(db)
     training, held_out = tasksets.training, tasksets.held_out
 
-    checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))
+    tokens = probe_tokens(config, model.architecture)
+    routes = probe_routes(config, model.architecture, len(tokens))
+    checks = EngineChecks(ledger, name, Probe(tokens, parity_bound(config), routes))
     pool = make_pool(config, run, model, trace, checks, engine_launcher)
     deadlines = PausableDeadlines()
     runner = GroupRunner(

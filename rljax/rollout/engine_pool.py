@@ -177,7 +177,7 @@ class EnginePool:
                 whole = join(parts)
                 return dataclasses.replace(whole, finish_reason="length") if whole.finish_reason == "abort" else whole
 
-    async def score(self, token_ids: np.ndarray) -> list[Scored]:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> list[Scored]:
         """Returns the log-probabilities of these tokens by every live engine, at least one; see `Engine.score`.
 
         Raises:
@@ -185,7 +185,7 @@ class EnginePool:
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
         while True:
-            asked = [slot.ask(what, lambda engine: scored(engine, token_ids)) for slot in self._live_slots()]
+            asked = [slot.ask(what, lambda engine: scored(engine, token_ids, routes)) for slot in self._live_slots()]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             if scores := [outcome for outcome in raise_unless(EngineError, outcomes) if outcome is not None]:
                 return scores

@@ -31,7 +31,7 @@ def scores(architecture: Architecture, config: Config, path: Path, dtype: str) -
     async def scored() -> np.ndarray:
         engine = EmbeddedEngine(architecture, slots=1, max_length=64, decode_steps=1, dtype=dtype)
         await engine.update_weights(WeightUpdate(0, 0, str(path)))
-        found = await engine.score(probe, probe_routes(config, architecture, len(probe)))
+        found = await engine.score(probe, probe_routes(config, architecture))
         await engine.close()
         return found
 

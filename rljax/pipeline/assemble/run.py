@@ -233,13 +233,13 @@ def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
     return np.asarray(ids, np.int32)
 
 
-def probe_routes(config: Config, architecture: Architecture, tokens: int) -> np.ndarray | None:
-    """Returns the experts that engines send so many tokens of the probe to, int16 ``[tokens, layers, picked]``, as
+def probe_routes(config: Config, architecture: Architecture) -> np.ndarray | None:
+    """Returns the experts that engines send the tokens of the probe to, int16 ``[probe, layers, picked]``, as
     `Learner.score` does; None: those that their routers choose.
     """
     if architecture.experts is None or not config.algorithm.replays_routes:
         return None
-    return spread_routes(tokens, architecture.num_layers, architecture.experts)
+    return spread_routes(len(probe_tokens(config, architecture)), architecture.num_layers, architecture.experts)
 
 
 def parity_bound(config: Config) -> float:

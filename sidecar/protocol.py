@@ -217,8 +217,17 @@ class Engine(Protocol):
         """Aborts these requests; each returns the tokens that it has with reason ``abort``. Unknown ids are ignored."""
         ...
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """Returns float32 ``[n - 1]``: raw log-probability (temperature 1, untruncated) of ``token_ids[1:]``."""
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
+        """Returns float32 ``[n - 1]``: raw log-probability (temperature 1, untruncated) of ``token_ids[1:]``.
+
+        Args:
+            token_ids: int32 ``[n]``.
+            routes: int16 ``[n, layers, picked]``, the experts that each token is sent to, with the gates that its
+                logits give them; None: those that the routers choose. For an engine that records them.
+
+        Raises:
+            RequestError: see `generate`; or the engine takes no routes.
+        """
         ...
 
     async def update_weights(self, update: WeightUpdate) -> None:

@@ -67,19 +67,6 @@ class StoredTensor:
         """
         return np.asarray(self)[rows]
 
-    def first_row(self) -> np.ndarray:
-        """Reads the first row alone, as it is stored, [1, ...]; it is not held against the checksum.
-
-        Raises:
-            DamagedFileError: the file cannot be read.
-        """
-        try:
-            with safe_open(self.file, framework="numpy") as opened:
-                row: np.ndarray = opened.get_slice(self.name)[:1]
-        except (SafetensorError, OSError) as error:
-            raise DamagedFileError(f"{self.file} is damaged or incomplete ({error}); fetch it again") from None
-        return row
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Reads the tensor: a new array at every call.
 

@@ -64,7 +64,7 @@ class ModelledEngine:
         async with self._changed:
             self._changed.notify_all()
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         return np.zeros(len(token_ids) - 1, np.float32)
 
     async def update_weights(self, update: WeightUpdate) -> None:

@@ -169,6 +169,11 @@ class AlgorithmConfig:
         settle(self, "algorithm")
 
     @property
+    def replays_routes(self) -> bool:
+        """True where the learner sends tokens to the experts that engines have recorded."""
+        return self.router_replay == "replay"
+
+    @property
     def records_routes(self) -> bool:
         """True where engines record the experts of each token."""
         return self.router_replay != "off"

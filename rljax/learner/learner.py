@@ -26,7 +26,7 @@ from rljax.learner.packing import Batch, PackedBatch
 from rljax.learner.prepare import Minibatch, Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.ratio_metrics import expects_mean_one, ratio_drift
-from rljax.learner.scoring import make_probe_score
+from rljax.learner.scoring import make_probe_score, probe_inputs
 from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, copies_reference, updates_per_step, whole_models
 from rljax.learner.teachers import StoredTeacher, place_teachers
@@ -50,7 +50,6 @@ if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor datab
 log = logging.getLogger(__name__)
 
 Metrics = dict[str, Any]
-_SHORTEST_SCORE = 16
 _NO_UPDATE = {"loss": 0.0, "grad_norm": 0.0, NONFINITE: 0.0}
 _CRITIC_NAMES = {
     "loss": "critic/loss",
@@ -189,11 +188,12 @@ class Learner:
         """Lists all that a run compiles from now on: what trains, by `step_programs`, and what publishes a version with
         a probe of so many tokens. Which are likely follows from the lengths of some ``prompts``, in tokens.
         """
-        state, tokens = self.abstract_state, np.zeros((1, _padded(probe)), np.int32)
-        params, base = self.objective.whole(state.params, self._abstract_base), self._abstract_base
+        state, base = self.abstract_state, self._abstract_base
+        params = self.objective.whole(state.params, base)
+        probed = probe_inputs(self.objective, np.zeros(probe, np.int32))
         return [
             *self._exporter.programs(params, state.params, self.config.resolved_sync_dtype),
-            Program("probe", self._score, (params, tokens, tokens), publishes=True),
+            Program("probe", self._score, (params, *probed), publishes=True),
             *step_programs(self.config, self._preparation, self._policy, self._critic, state, base, prompts),
         ]
 
@@ -339,11 +339,11 @@ class Learner:
         self.state = replace(self.state, step=step, aux_state=own)
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
-        """Computes the log-probability of every token but the first, at temperature 1, untruncated (promise P7)."""
-        padded = np.zeros((2, 1, _padded(len(token_ids))), np.int32)
-        padded[0, 0, : len(token_ids)] = token_ids
-        padded[1, 0, : len(token_ids)] = 1
-        return np.asarray(readable(self._score(self.params, padded[0], padded[1])))[0, : len(token_ids) - 1]
+        """Computes the log-probability of every token but the first, at temperature 1, untruncated (promise P7); where
+        routes are replayed, along those of `spread_routes`.
+        """
+        scores = self._score(self.params, *probe_inputs(self.objective, token_ids))
+        return np.asarray(readable(scores))[0, : len(token_ids) - 1]
 
     def export(self, dtype: str) -> Mapping[str, jax.Array]:
         """Returns the tensors of a version, ``fp32`` or ``bf16``: made as they are read, before an update."""
@@ -389,10 +389,6 @@ class Learner:
                     f"{self.steps} (loss {metrics['loss']}, gradient norm {metrics['grad_norm']}); they were skipped. "
                     "Lower learner.optimizer.learning_rate, or look at the rewards of that batch"
                 )
-
-
-def _padded(tokens: int) -> int:
-    return max(_SHORTEST_SCORE, 1 << (tokens - 1).bit_length())
 
 
 def _array(moments: RunningMoments) -> np.ndarray:

@@ -150,7 +150,7 @@ class Model:
             remat=model.remat,
             hardware=self.hardware,
             routes=batch.routes if self.replays else None,
-            replay=self.config.algorithm.router_replay == "replay",
+            replay=self.config.algorithm.replays_routes,
         )
         found = select_places(hidden, batch.places) if self.hardware.platform == "gpu" else batch.trained(hidden)
         return found, routed

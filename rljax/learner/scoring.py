@@ -18,12 +18,14 @@ from rljax.algorithms.ratios import log_difference
 from rljax.learner.objective import DTYPES, Model, trained_mask
 from rljax.learner.packing import Batch, Scores
 from rljax.learner.train_step import microbatch
+from rljax.models.common.experts.routing import spread_routes
 from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.ordered import sum_by_row
 from rljax.models.common.params import Params
-from rljax.models.transformer import hidden_states
+from rljax.models.transformer import routed_hidden_states
 
+_SHORTEST_SCORE = 16
 Run = Callable[[Params, Batch], Float[Array, "row place"]]
 
 
@@ -124,18 +126,38 @@ def gaps_sharded_as(sharding: NamedSharding, autotuned: bool) -> Any:
     return jax.jit(sequence_gaps, out_shardings=(sharding, sharding), compiler_options=options)
 
 
+def probe_inputs(model: Model, token_ids: Int[np.ndarray, " time"]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns what the program of `make_probe_score` takes for a probe: its tokens, 1 where there are some and 0 behind
+    them, and the experts that they are sent to (`spread_routes`); None: each to its own.
+    """
+    count, experts = len(token_ids), model.architecture.experts
+    length = max(_SHORTEST_SCORE, 1 << (count - 1).bit_length())
+    padded = np.zeros((2, 1, length), np.int32)
+    padded[0, 0, :count], padded[1, 0, :count] = token_ids, 1
+    if experts is None or not model.config.algorithm.replays_routes:
+        return padded[0], padded[1], None
+    return padded[0], padded[1], spread_routes(length, model.architecture.num_layers, experts)[None]
+
+
 def make_probe_score(model: Model) -> Any:
-    """Compiles ``score(params, token_ids, segments)``: the log-probability at temperature 1 of the
-    token after each place of one row.
+    """Compiles ``score(params, token_ids, segments, routes)``: the log-probability at temperature 1 of the token after
+    each place of one row, for what `probe_inputs` returns.
     """
     keys = model.config.model
 
     @functools.partial(jax.jit, compiler_options=model.compiler_options)
-    def score(params: Params, token_ids: Int[Array, "1 time"], segments: Int[Array, "1 time"]) -> Array:
+    def score(
+        params: Params,
+        token_ids: Int[Array, "1 time"],
+        segments: Int[Array, "1 time"],
+        routes: Int[Array, "1 time layers picked"] | None,
+    ) -> Array:
         where, hardware = (model.cast(params), model.architecture), model.hardware
         positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)
+        options: dict[str, Any] = {"dtype": DTYPES[keys.dtype], "hardware": hardware}
+        replayed = {"routes": routes, "replay": routes is not None}
         with model.precise():
-            hidden = hidden_states(*where, token_ids, positions, segments, dtype=DTYPES[keys.dtype], hardware=hardware)
+            hidden, _ = routed_hidden_states(*where, token_ids, positions, segments, **options, **replayed)
             return token_logprobs(*where, hidden, targets, 1.0, chunk=keys.logprob_chunk, hardware=hardware)[0]
 
     return score

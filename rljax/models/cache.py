@@ -67,6 +67,7 @@ def prefill(
     *,
     dtype: DTypeLike = jnp.float32,
     hardware: Hardware = CPU,
+    routes: Routes = None,
 ) -> tuple[Float[Array, "rows time hidden"], KVCache, Routes]:
     """Reads whole sequences at once and fills a cache.
 
@@ -78,6 +79,7 @@ def prefill(
         lengths: true length of each row, at least 1.
         dtype: of the computation and the cache.
         hardware: that it is computed on.
+        routes: experts that take the place of those which routers choose, -1 where they do not.
 
     Returns:
         What `transformer.hidden_states` returns for the rows, a cache of one slot a row, as long as the rows, and the
@@ -88,15 +90,16 @@ def prefill(
     rotations = _rotations(steps, architecture)
     spans = causal_spans((steps < lengths[:, None]).astype(jnp.int32))
     x = scaled(params["embedding"][token_ids].astype(dtype), architecture)
-    keys, values, routes = [], [], []
+    keys, values, chosen = [], [], []
     for layer, weights in enumerate(params["layers"]):
         block, window = bind_block(architecture, weights, dtype), architecture.window(layer)
         query, key, value = block.project(x, *rotations[window], hardware)
-        x = block.finish(x, attention(query, key, value, spans, hardware, Window((window,))), hardware)
-        routes += _chosen(block)
+        attended = attention(query, key, value, spans, hardware, Window((window,)))
+        x = block.finish(x, attended, hardware, None if routes is None else routes[:, :, layer])
+        chosen += _chosen(block)
         keys.append(key.transpose(0, 2, 3, 1))
         values.append(value.swapaxes(1, 2))
-    return final_norm(params, architecture, x), KVCache(tuple(keys), tuple(values)), _stacked(routes)
+    return final_norm(params, architecture, x), KVCache(tuple(keys), tuple(values)), _stacked(chosen)
 
 
 def _chosen(block: Block) -> list[Int[Array, "rows time picked"]]:

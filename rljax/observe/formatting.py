@@ -39,6 +39,12 @@ def seconds(value: float) -> str:
     return f"{clock(value)} {'h' if value >= 3600 else 'min'}"
 
 
+def divergences(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the reverse KL to each teacher out of the metrics ``distill/<teacher>/reverse_kl``."""
+    parts = {name: name.split("/") for name in metrics if name.startswith("distill/") and name.endswith("/reverse_kl")}
+    return {of[1]: metrics[name] for name, of in parts.items() if len(of) == 3}  # others are of a taskset
+
+
 def validation_scores(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the scores by taskset out of the metrics ``val/<taskset>/score``."""
     found = [name for name in metrics if name.startswith("val/") and name.endswith("/score")]

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from rljax.observe.formatting import clock, number, short, validation_scores
+from rljax.observe.formatting import clock, divergences, number, short, validation_scores
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 32
@@ -54,7 +54,7 @@ class State:
         step: batches completed.
         metrics: newest value of every metric by name.
         fields: values of `Progress.update` by name; ``ready`` and ``needed`` fill the batch bar, the rest is listed.
-        rewards: mean reward of the last steps.
+        trend: mean reward of the last steps; of a run with teachers how far the first of them is.
         recent: metrics of the last steps, without the first of a process, which compiles: what `pace` is made of.
         began: monotonic seconds at which this life of the run began.
         waiting: what is waited for, None if nothing is.
@@ -69,7 +69,7 @@ class State:
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     fields: dict[str, float | str] = field(default_factory=dict)
-    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
+    trend: deque[float] = field(default_factory=lambda: deque(maxlen=20_000))
     recent: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     began: float = field(default_factory=time.monotonic)
     waiting: str | None = None
@@ -82,8 +82,8 @@ class State:
         """Takes the metrics of a completed step; what is no finite number is not shown."""
         finite = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)}
         self.metrics |= finite
-        if "reward/mean" in finite:
-            self.rewards.append(finite["reward/mean"])
+        followed = [*divergences(finite).values(), *(finite[name] for name in ["reward/mean"] if name in finite)]
+        self.trend.extend(followed[:1])
         if self.step:
             self.recent.append(finite)
         self.step = step
@@ -112,10 +112,10 @@ def draw(state: State, unicode: bool = True) -> RenderableType:
     numbers = _numbers(state)
     if numbers:
         rows.append(_columns(numbers))
-    if len(state.rewards) > 1 and unicode:
-        low, high = min(state.rewards), max(state.rewards)
+    if len(state.trend) > 1 and unicode:
+        low, high = min(state.trend), max(state.trend)
         line = Text("trend    ", style=QUIET)
-        line.append(sparkline(list(state.rewards)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
+        line.append(sparkline(list(state.trend)), style=ACCENT).append(f"  {low:.3g} to {high:.3g}", style=QUIET)
         rows.append(line)
     if state.warning is not None:
         rows.append(Text(state.warning, style=WARN))
@@ -133,8 +133,7 @@ def line(state: State) -> str:
     m = state.metrics
     of = f"/{state.total_steps}" if state.total_steps else ""
     parts = [f"step {state.step}{of}"]
-    what = next((name for name in ("reward/mean", "loss") if name in m), "reward/mean")
-    parts.append(f"{what.removesuffix('/mean')} {number(m.get(what))}")
+    parts += [f"{what} {number(value)}" for what, value in _trained(m) or [("reward", None)]]
     for name, score in validation_scores(m).items():
         parts.append(f"held out {name} {number(score)}")
     if "staleness/mean" in m:
@@ -157,6 +156,17 @@ def sparkline(values: list[float], points: int = SPARK_POINTS) -> str:
     return "".join(BARS[round((mean - low) / spread * (len(BARS) - 1))] for mean in means)
 
 
+def _trained(m: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Returns what a run is to raise or to lower: its reward, unless teachers alone say what is good; how far it is
+    from each of these, in nats; else its loss.
+    """
+    teachers = divergences(m)
+    unscored = bool(teachers) and m.get("reward/mean") == 0 == m.get("reward/std")
+    found = [("reward", m["reward/mean"])] if "reward/mean" in m and not unscored else []
+    found += [("reverse KL" if len(teachers) == 1 else f"reverse KL {name}", gap) for name, gap in teachers.items()]
+    return found or ([("loss", m["loss"])] if "loss" in m else [])
+
+
 def _times(state: State) -> str:
     left = state.seconds_left()
     return f"{clock(time.monotonic() - state.began)} elapsed, {'–' if left is None else clock(left)} left"
@@ -164,11 +174,7 @@ def _times(state: State) -> str:
 
 def _numbers(state: State) -> list[tuple[str, str]]:
     m, fields = state.metrics, state.fields
-    found: list[tuple[str, str]] = []
-    if "reward/mean" in m:
-        found.append(("reward", number(m["reward/mean"])))
-    elif "loss" in m:
-        found.append(("loss", number(m["loss"])))
+    found = [(what, number(value)) for what, value in _trained(m)]
     found += [(f"held out {name}", number(score)) for name, score in list(validation_scores(m).items())[:4]]
     if "staleness/mean" in m:
         bound = f" ≤ {number(fields['bound'])}" if "bound" in fields else ""

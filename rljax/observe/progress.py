@@ -181,7 +181,7 @@ class Progress:
         with self._lock:
             s = self._state
             copies = {"metrics": dict(s.metrics), "fields": dict(s.fields)}
-            return State(**(vars(s) | copies | {"rewards": deque(s.rewards), "recent": deque(s.recent)}))
+            return State(**(vars(s) | copies | {"trend": deque(s.trend), "recent": deque(s.recent)}))
 
     def _print_waiting(self) -> None:
         with self._lock:

@@ -11,9 +11,10 @@ from rljax.algorithms.registry import chosen_filters
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
+from rljax.models.common.architecture import Architecture
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
-from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens
+from rljax.pipeline.assemble.run import Model, parity_bound, probe_routes, probe_tokens
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.workflows import Workflows
 from rljax.pipeline.run_dir import RunDir
@@ -52,7 +53,7 @@ def make_explorer(
     ledger = AsyncDatabase(db)
     training, held_out = tasksets.training, tasksets.held_out
 
-    checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))
+    checks = EngineChecks(ledger, name, _probe(config, model.architecture))
     pool = make_pool(config, run, model, trace, checks, engine_launcher)
     deadlines = PausableDeadlines()
     runner = GroupRunner(
@@ -107,6 +108,10 @@ def _bad_rows_in_a_row(config: Config, tasksets: Mapping[str, Taskset]) -> int:
     if config.tasks.on_bad_row == "fail":
         return 0
     return min(BAD_ROWS_IN_A_ROW, sum(map(len, tasksets.values())))
+
+
+def _probe(config: Config, architecture: Architecture) -> Probe:
+    return Probe(probe_tokens(config, architecture), parity_bound(config), probe_routes(config, architecture))
 
 
 def _warn_of_truncation(generating: GeneratingConfig) -> None:

@@ -21,8 +21,8 @@ from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import Answered, EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, raise_unless, scored
-from rljax.rollout.listener import Listener, Tell, join
-from rljax.tasks.seeds import stable_hash
+from rljax.rollout.listener import Listener, Tell, join, remaining
+from rljax.rollout.recent_versions import RecentVersions
 from sidecar.channels.versions import is_address
 from sidecar.failpoints import failpoint
 from sidecar.protocol import (
@@ -57,13 +57,15 @@ class EnginePool:
         *,
         call_timeout: float = CALL_TIMEOUT,
         policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
+        held: int = 0,
         answered: Answered | None = None,
     ) -> None:
         """Creates the pool; `start` starts its engines.
 
         ``events`` receives the events of the engines. An engine that takes longer than ``call_timeout`` seconds to
         start, load, score, abort or end hangs, and is replaced. How long it may generate is up to the caller.
-        ``policy`` says what an update does to the requests in flight. ``answered`` is told of each that comes back.
+        ``policy`` says what an update does to the requests in flight. Engines hold ``held`` versions at once, 0 where a
+        new one takes the old one's place. ``answered`` is told of each request that comes back.
         """
         self._factory = factory
         self._count = count
@@ -78,6 +80,7 @@ class EnginePool:
         self._wanted: Announced | None = None  # what `load` was asked for last: a successor loads this
         self._refusal: asyncio.Future[WeightUpdateError] | None = None  # the error with which a successor refused it
         self._loaded = asyncio.Condition()
+        self._recent = RecentVersions(held)
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._serial = 0
         self.serving: Announced | None = None
@@ -126,6 +129,7 @@ class EnginePool:
             self.fault("load_failed", f"engine {slot.index}: version {announced.version}: {error}")
             slot.replace(engine, EngineError(f"it cannot load version {announced.version}, which others serve"))
         self.serving = announced
+        self._recent.add(announced)
         await self._notify_loaded()
 
     @property
@@ -168,7 +172,9 @@ class EnginePool:
             if not validation and not self._open.is_set():
                 continue
             listener = None if tell is None else Listener(tell)
-            part = await self._generate_once(slot, self._remaining(request, parts), listener)
+            self._serial += 1
+            rest = remaining(request, parts, f"{request.id}#{self._serial}")
+            part = await self._generate_once(slot, rest, listener)
             if part is None:
                 continue
             parts.append(part)
@@ -177,7 +183,7 @@ class EnginePool:
                 whole = join(parts)
                 return dataclasses.replace(whole, finish_reason="length") if whole.finish_reason == "abort" else whole
 
-    async def score(self, token_ids: np.ndarray) -> list[Scored]:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> list[Scored]:
         """Returns the log-probabilities of these tokens by every live engine, at least one; see `Engine.score`.
 
         Raises:
@@ -185,7 +191,7 @@ class EnginePool:
         """
         what = f"the log-probabilities of {len(token_ids)} tokens"
         while True:
-            asked = [slot.ask(what, lambda engine: scored(engine, token_ids)) for slot in self._live_slots()]
+            asked = [slot.ask(what, lambda engine: scored(engine, token_ids, routes)) for slot in self._live_slots()]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             if scores := [outcome for outcome in raise_unless(EngineError, outcomes) if outcome is not None]:
                 return scores
@@ -327,22 +333,6 @@ class EnginePool:
         if not self._live_slots():
             await self._wait_for_slot()
 
-    def _remaining(self, request: GenerateRequest, parts: list[Completion]) -> GenerateRequest:
-        """Returns the request for the tokens still to be generated. Its id is new each time: an engine may still be
-        ending the old one.
-        """
-        self._serial += 1
-        fresh = dataclasses.replace(request, id=f"{request.id}#{self._serial}")
-        tokens = np.concatenate([request.prompt_ids[:0], *(p.token_ids for p in parts)])
-        if not len(tokens):
-            return fresh
-        rest = request.sampling.max_new_tokens - len(tokens)
-        seed = stable_hash(request.sampling.seed, "resumed", *tokens.tolist())
-        sampling = dataclasses.replace(request.sampling, max_new_tokens=rest, seed=seed)
-        prompt = np.concatenate([request.prompt_ids, tokens]).astype(np.int32)
-        resumed = request.resumed_tokens + len(tokens)
-        return dataclasses.replace(fresh, prompt_ids=prompt, sampling=sampling, resumed_tokens=resumed)
-
     async def _load(self, engine: Engine, announced: Announced) -> None:
         path = announced.path if is_address(announced.path) else str(self._run_dir / announced.path)
         await engine.update_weights(WeightUpdate(announced.version, announced.lineage, path, self._policy))
@@ -373,12 +363,18 @@ class EnginePool:
         self._events.fault(kind, message)
 
     async def prepare(self, slot: EngineSlot, successor: Engine) -> None:
-        """Implements `SlotEvents.prepare`: loads the version that `load` was last asked for, until there is nothing
-        newer; where it is refused, waits for another version.
+        """Implements `SlotEvents.prepare`: loads the versions that requests may be pinned to, and the one that `load`
+        was last asked for, until there is nothing newer; where that is refused, waits for another version.
         """
+
+        async def load(announced: Announced) -> None:
+            await slot.in_time(f"version {announced.version} to load", self._load(successor, announced))
+
+        if self._wanted is not None:
+            slot.since = await self._recent.load_before(self._wanted, load)
         while (wanted := self._wanted) is not None and slot.serves is not wanted:
             try:
-                await slot.in_time(f"version {wanted.version} to load", self._load(successor, wanted))
+                await load(wanted)
                 await slot.in_time("the log-probabilities of the probe", self._events.loaded(successor, wanted))
                 slot.serves = wanted
                 slot.since = slot.since or wanted

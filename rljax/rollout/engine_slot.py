@@ -37,9 +37,11 @@ class Scored(NamedTuple):
     version: int
 
 
-async def scored(engine: Engine, token_ids: np.ndarray) -> Scored:
-    """Returns the log-probabilities of these tokens by one engine, with the version that its status reports."""
-    logprobs = await engine.score(token_ids)
+async def scored(engine: Engine, token_ids: np.ndarray, routes: np.ndarray | None) -> Scored:
+    """Returns the log-probabilities of these tokens by one engine, with the version that its status reports; for
+    ``routes`` see `Engine.score`.
+    """
+    logprobs = await engine.score(token_ids, routes)
     return Scored(logprobs, (await engine.status()).version)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from rljax.rollout.routes import join_routes
+from rljax.tasks.seeds import stable_hash
 from sidecar.protocol import Completion, Engine, GenerateRequest
 
 Tell = Callable[[Completion], None]
@@ -67,6 +68,22 @@ class Listener:
         self._heard.append(part)
         self._count += len(part.token_ids)
         self._tell(part)
+
+
+def remaining(request: GenerateRequest, parts: Sequence[Completion], name: str) -> GenerateRequest:
+    """Returns the request for the tokens still to be generated after these parts. Its id is ``name``, new each time: an
+    engine may still be ending the old one.
+    """
+    fresh = replace(request, id=name)
+    tokens = np.concatenate([request.prompt_ids[:0], *(p.token_ids for p in parts)])
+    if not len(tokens):
+        return fresh
+    rest = request.sampling.max_new_tokens - len(tokens)
+    seed = stable_hash(request.sampling.seed, "resumed", *tokens.tolist())
+    sampling = replace(request.sampling, max_new_tokens=rest, seed=seed)
+    prompt = np.concatenate([request.prompt_ids, tokens]).astype(np.int32)
+    resumed = request.resumed_tokens + len(tokens)
+    return replace(fresh, prompt_ids=prompt, sampling=sampling, resumed_tokens=resumed)
 
 
 def join(parts: list[Completion]) -> Completion:

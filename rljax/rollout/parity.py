@@ -22,10 +22,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Probe:
-    """The probe that parity is measured on: int32 ``[probe]`` token ids, and the largest gap allowed, in nats."""
+    """The probe that parity is measured on: int32 ``[probe]`` token ids, the largest gap allowed, in nats, and the
+    experts that learner and engines send the tokens to, int16 ``[probe, layers, picked]``; None: each to its own.
+    """
 
     token_ids: np.ndarray
     bound: float
+    routes: np.ndarray | None = None
 
 
 class EngineChecks:
@@ -50,7 +53,8 @@ class EngineChecks:
             RunFailedError: see `check`.
         """
         if self._probe is not None and serving.probe is not None:
-            await self._compare(serving, self._probe, [await scored(successor, self._probe.token_ids)])
+            found = await scored(successor, self._probe.token_ids, self._probe.routes)
+            await self._compare(serving, self._probe, [found])
 
     async def check(self, pool: EnginePool, newest: versions.Announced) -> None:
         """Compares all engines of a pool that has loaded a version.
@@ -60,7 +64,7 @@ class EngineChecks:
             EngineError: no engine is left.
         """
         if self._probe is not None and newest.probe is not None:
-            await self._compare(newest, self._probe, await pool.score(self._probe.token_ids))
+            await self._compare(newest, self._probe, await pool.score(self._probe.token_ids, self._probe.routes))
 
     async def _compare(self, newest: versions.Announced, probe: Probe, scores: Sequence[Scored]) -> None:
         assert newest.probe is not None

@@ -21,6 +21,7 @@ from rljax.models.common.params import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.adapted import SideBySide
 from rljax.sampler.programs import Decoded, Model, Rows
+from sidecar.protocol import UNKNOWN_ROUTE
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
 
 Trace = Callable[[str, float, float, dict[str, float]], None]
@@ -172,12 +173,18 @@ class RunningBatch:
         """Frees weights and cache."""
         self.params = self._cache = None
 
-    def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``."""
+    def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
+        """Returns log-probabilities at temperature 1 of all tokens but the first, float32 ``[n - 1]``, of a model with
+        experts along ``routes`` where there are any.
+        """
         padded = np.zeros((1, buckets.round_up(len(token_ids), self._prompt_lengths)), np.int32)
         padded[0, : len(token_ids)] = token_ids
         number = np.full(1, self._number(self.version), np.int32)
-        scores = self._call(programs.score, padded.shape, self.params, padded, number, **self._model)
+        given = None
+        if routes is not None:
+            given = np.full((*padded.shape, *routes.shape[1:]), UNKNOWN_ROUTE, np.int16)
+            given[0, : len(token_ids)] = routes
+        scores = self._call(programs.score, padded.shape, self.params, padded, number, given, **self._model)
         return np.array(scores[: len(token_ids) - 1])
 
     def _advance(self, rows: Rows, decoded: Decoded) -> None:

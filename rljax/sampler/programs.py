@@ -227,17 +227,21 @@ def score(
     params: Params,
     token_ids: Int[Array, "1 time"],
     adapters: Int[Array, " 1"] | None = None,
+    routes: Routes = None,
     *,
     architecture: Architecture,
     hardware: Hardware,
     dtype: str,
 ) -> Float[Array, " time"]:
-    """Computes the log-probability at temperature 1 of the token after each position; the last entry means nothing."""
+    """Computes the log-probability at temperature 1 of the token after each position; the last entry means nothing.
+    Of a model with experts ``routes`` take the place of what its routers choose.
+    """
     params = _for_rows(params, adapters)
     length = jnp.full(1, token_ids.shape[1])
     targets = jnp.roll(token_ids, -1, axis=1)
+    options = {"dtype": jnp.dtype(dtype), "hardware": hardware, "routes": routes}
     with hardware.precise(dtype):
-        hidden, *_ = prefill(params, architecture, token_ids, length, dtype=jnp.dtype(dtype), hardware=hardware)
+        hidden, *_ = prefill(params, architecture, token_ids, length, **options)
         logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)
     return logprobs[0]
 

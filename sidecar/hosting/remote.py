@@ -37,9 +37,9 @@ class RemoteEngine(abc.ABC):
         """See `Engine.abort`."""
         await self._call("abort", list(request_ids))
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Engine.score`."""
-        scores: np.ndarray = await self._call("score", np.asarray(token_ids))
+        scores: np.ndarray = await self._call("score", np.asarray(token_ids), routes)
         return scores
 
     async def update_weights(self, update: WeightUpdate) -> None:

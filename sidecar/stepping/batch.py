@@ -57,8 +57,10 @@ class Batch(Protocol):
         """Samples one step for every running request. Returns those that ended, each with ``stop`` or ``length``."""
         ...
 
-    def score(self, token_ids: np.ndarray) -> np.ndarray:
-        """Returns float32 ``[n - 1]``: raw log-probabilities of all tokens but the first. Running requests go on."""
+    def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
+        """Returns float32 ``[n - 1]``: raw log-probabilities of all tokens but the first, sent along ``routes`` where
+        there are any. Running requests go on.
+        """
         ...
 
     def close(self) -> None:

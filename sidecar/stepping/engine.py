@@ -104,7 +104,7 @@ class SteppedEngine(abc.ABC):
         ids = list(request_ids)
         await self._stepper.call(lambda _: self._stepper.abort(ids))
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Engine.score`.
 
         Raises:
@@ -112,7 +112,7 @@ class SteppedEngine(abc.ABC):
             EngineError: the engine died or was closed.
         """
         tokens = check_tokens("score", token_ids, self._max_length, self._vocab_size)
-        return await self._stepper.call(functools.partial(self._stepper.score, token_ids=tokens))
+        return await self._stepper.call(functools.partial(self._stepper.score, token_ids=tokens, routes=routes))
 
     async def update_weights(self, update: WeightUpdate) -> None:
         """See `Engine.update_weights`. Generation goes on while the version is read, checked and placed.

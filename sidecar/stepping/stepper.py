@@ -67,7 +67,7 @@ class Stepper:
         self.updates = 0
         self._draining: list[Call] = []
         self._updates: list[tuple[Call, Callable[[Call], None]]] = []
-        self._scores: list[tuple[Call, np.ndarray]] = []
+        self._scores: list[tuple[Call, np.ndarray, np.ndarray | None]] = []
         self._watches: list[tuple[Call, Job, int]] = []
         self._jobs: dict[str, Job] = {}
         # those whose slot an update took go first, and are served even while others are held
@@ -157,15 +157,15 @@ class Stepper:
         self._interrupted.version_changed()
         self._line.version_changed()
         while self._scores:
-            call, token_ids = self._scores.pop(0)
-            self._answer(call, functools.partial(self.score, token_ids=token_ids))
+            call, token_ids, routes = self._scores.pop(0)
+            self._answer(call, functools.partial(self.score, token_ids=token_ids, routes=routes))
 
-    def score(self, call: Call, token_ids: np.ndarray) -> Any:
+    def score(self, call: Call, token_ids: np.ndarray, routes: np.ndarray | None) -> Any:
         """Computes log-probabilities of given tokens, once there are weights."""
         if self.batch.version < 0:
-            self._scores.append((call, token_ids))
+            self._scores.append((call, token_ids, routes))
             return LATER
-        return self._score(token_ids)
+        return self._score(token_ids, routes)
 
     def pause(self, call: Call, mode: PauseMode) -> Any:
         """Pauses sampling; see `PauseMode`. ``abort`` ends the requests that wait, too."""
@@ -258,11 +258,11 @@ class Stepper:
             else:
                 self._watches.append((call, job, seen))
 
-    def _score(self, token_ids: np.ndarray) -> np.ndarray:
+    def _score(self, token_ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
         if self.paused:
             self._interrupted.push(self.batch.evict())  # so that nothing is sampled for them meanwhile
         start = time.perf_counter()
-        scores = self.batch.score(token_ids)
+        scores = self.batch.score(token_ids, routes)
         self.busy_seconds += time.perf_counter() - start
         return scores
 
@@ -310,7 +310,7 @@ class Stepper:
         failure.__cause__ = cause
         with self._inbox_lock:
             self._failure = failure
-        waiting = [call for call, _ in (*self._scores, *self._updates)] + [call for call, *_ in self._watches]
+        waiting = [call for call, *_ in (*self._scores, *self._updates, *self._watches)]
         waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values()]
         while not self._inbox.empty():
             waiters.append(self._inbox.get())

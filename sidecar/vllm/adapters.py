@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from vllm.lora.request import LoRARequest
 from sidecar.adapters import FIRST, by_layer, frozen
 from sidecar.channels.versions import PublishedVersion, VersionError
 from sidecar.errors import first_line
+from sidecar.own_directory import OwnDirectory
 from sidecar.stored import Tensor, every_tensor
 from sidecar.vllm.weights import expected_shapes
 
@@ -25,15 +25,16 @@ _PEFT = "base_model.model."
 
 
 class AdapterDirectories:
-    """Directories of the adapters that an engine holds, in a temporary one of their own. They are its reader's to
-    remove: vLLM reads an adapter again that it had no room for.
+    """Directories of the adapters that an engine holds, in a temporary one of their own: the next engine of a machine
+    removes what a killed one has left. They are its reader's to remove: vLLM reads an adapter again that it had no
+    room for.
     """
 
     def __init__(self, model: str, rank: int) -> None:
         """Takes the directory of the model that the engine was started on, and the rank that it has room for."""
         self._model = model
         self._rank = rank
-        self._root = tempfile.TemporaryDirectory(prefix="rljax-adapters-")
+        self._root = OwnDirectory("rljax-adapters-")
         self._serial = itertools.count(1)
         self._base: str | None = None
 
@@ -55,7 +56,7 @@ class AdapterDirectories:
         rank = self._checked_rank(factors)
         number = next(self._serial)
         name = f"v{manifest.version}-{manifest.lineage}-{number}"
-        path = Path(self._root.name) / name
+        path = self._root.path / name
         words = sorted({factor.split(".lora_")[0].rpartition(".")[2] for factor in factors})
         fields = {"peft_type": "LORA", "r": rank, "lora_alpha": manifest.adapter.scale * rank, "target_modules": words}
         named = {f"{_PEFT}{factor}": np.ascontiguousarray(x, np.float32) for factor, x in factors.items()}
@@ -70,7 +71,7 @@ class AdapterDirectories:
 
     def close(self) -> None:
         """Removes all that is there."""
-        self._root.cleanup()
+        self._root.close()
 
     def _checked_rank(self, factors: Mapping[str, Tensor]) -> int:
         """Returns the rank of factors that fit the model, which vLLM would end of otherwise."""

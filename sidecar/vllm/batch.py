@@ -12,7 +12,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from sidecar.held import HeldVersions
 from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
-from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
+from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
 
 
 class VllmBatch:
@@ -78,8 +78,9 @@ class VllmBatch:
         ended, self._ended = self._ended, []
         return ended
 
-    def score(self, token_ids: np.ndarray) -> np.ndarray:
+    def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Batch.score`. The running requests go on meanwhile."""
+        check_no_routes(routes)
         name = self._add(*probe(token_ids), self.version)
         while True:
             for output in self._step():

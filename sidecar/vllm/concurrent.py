@@ -38,7 +38,7 @@ from sidecar.request_checks import check_policy, check_request, check_tokens
 from sidecar.stepping.jobs import Job, end_of_text
 from sidecar.stepping.waiting import WaitingLine
 from sidecar.vllm.running import Running
-from sidecar.vllm.sampling import continuation, probe, sampled_logprobs, scores
+from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
 from sidecar.vllm.transfer import VersionTransfer
@@ -99,8 +99,9 @@ class ConcurrentVllm:
         """See `Engine.abort`."""
         await self._on_loop(self._abort(lambda running: running.job.request.id in set(request_ids)))
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Engine.score`. While the engine is paused it waits."""
+        check_no_routes(routes)
         tokens = check_tokens("score", token_ids, self._settings.max_length, self._vocab_size)
         return await self._on_loop(self._score(tokens))
 

@@ -9,6 +9,7 @@ from vllm import SamplingParams
 from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.sampling_params import RequestOutputKind
 
+from sidecar.protocol import RequestError
 from sidecar.stepping.jobs import Job
 
 
@@ -42,6 +43,16 @@ def _seed(job: Job) -> int:
     if not job.tokens:
         return seed
     return int(np.random.SeedSequence([seed, len(job.tokens)]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def check_no_routes(routes: np.ndarray | None) -> None:
+    """Checks that tokens to be scored are sent along no recorded routes, which vLLM takes none of.
+
+    Raises:
+        RequestError: there are some.
+    """
+    if routes is not None:
+        raise RequestError("score: vLLM sends tokens to the experts that its routers choose; leave routes out")
 
 
 def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:

@@ -42,6 +42,7 @@ BACK_END = (
 )
 """The process halts here while the back end that it talks to dies."""
 AHEAD = ("async_generation_ratio=1.0", "observe.report=false")
+EXPERTS = ("model.tiny.family=qwen3_moe", "model.tiny.num_layers=2", "algorithm.router_replay=replay")
 
 
 def test_the_matrix_has_every_failpoint() -> None:
@@ -100,10 +101,18 @@ def test_versions_that_die_with_the_learner_come_again(
 
 
 def test_a_trainer_and_an_explorer_in_shells_of_their_own_die_five_times_each(tmp_path: Path, cache: Path) -> None:
-    long = (*AHEAD, "sync_interval=2", "max_staleness=4", "max_steps=24")
+    """Of a model with experts: the routes that one records, the other trains along, now and when it is replayed."""
+    run_dir, long = tmp_path / "run", (*AHEAD, *EXPERTS, "sync_interval=2", "max_staleness=4", "max_steps=24")
     shells = {"trainer": Role(("mode=train",), (*TRAINER, "")), "explorer": Role(("mode=explore",), (*EXPLORER, ""))}
-    live_to_the_end(tmp_path / "run", cache, long, shells)
-    assert_nothing_was_lost(tmp_path / "run", steps=24, staleness=4)
+    live_to_the_end(run_dir, cache, long, shells)
+    assert_nothing_was_lost(run_dir, steps=24, staleness=4)
+    rows = [json.loads(row) for row in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if row["step"]]
+    assert trained[0]["router/routes_differing"] == 0, "of the weights that sampled"
+    assert max(row["router/routes_differing"] for row in trained) > 0, "of weights that were trained since"
+    assert max(row.get("parity/max_abs_logprob_gap", 0.0) for row in rows) < 1e-3
+    replayed = run(run_dir, cache, *long, "mode=replay")
+    assert "replayed to step 24: bit for bit the same" in replayed.stdout, replayed.stderr
 
 
 @pytest.mark.ray

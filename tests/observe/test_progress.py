@@ -42,6 +42,27 @@ def panel_text(state: State, width: int = 90) -> str:
     return out.getvalue()
 
 
+def test_a_run_that_teachers_train_shows_how_far_it_is_from_them_and_no_reward_where_nobody_gives_one() -> None:
+    out, console = pipe()
+    unscored = {"reward/mean": 0.0, "reward/std": 0.0}
+    taught = STEP | unscored | {"distill/big/reverse_kl": 0.53, "distill/big/digits/reverse_kl": 0.5}
+    with Progress("live", "taught", 4, console=console) as progress:
+        progress.step(1, taught)
+        progress.step(2, taught | {"reward/mean": 0.25, "reward/std": 0.1})
+        progress.step(3, taught | {"distill/other/reverse_kl": 2.0})
+    found = out.getvalue().splitlines()
+    assert found[0].startswith("step 1/4 · reverse KL 0.53 · held out")
+    assert found[1].startswith("step 2/4 · reward 0.25 · reverse KL 0.53 · held out")
+    assert found[2].startswith("step 3/4 · reverse KL big 0.53 · reverse KL other 2 · held out")
+    state = State("taught", 4)
+    for gap in (0.75, 0.5):
+        state.add(1, taught | {"distill/big/reverse_kl": gap})
+    shown = panel_text(state)
+    assert "reverse KL 0.5" in shown
+    assert "reward" not in shown
+    assert "0.5 to 0.75" in shown
+
+
 def test_lines_where_there_is_no_terminal() -> None:
     out, console = pipe()
     with Progress("live", "quickstart", 4, logging_steps=2, console=console) as progress:
@@ -119,7 +140,7 @@ def test_an_unknown_mode_is_refused() -> None:
 def test_the_panel_says_what_matters() -> None:
     state = State("quickstart", 200, step=50, metrics=dict(STEP))
     state.fields |= {"ready": 24, "needed": 32, "bound": 1, "engine_busy": 0.88, "version": 50}
-    state.rewards.extend([0.1, 0.2, 0.3])
+    state.trend.extend([0.1, 0.2, 0.3])
     state.waiting, state.waiting_since = "generation: 24 of 32 groups ready", time.monotonic() - 3
     text = panel_text(state)
     for said in (

@@ -116,6 +116,7 @@ def build(
     prepare: Callable[[], Awaitable[None]] | None = None,
     probe: Probe | None = None,
     policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
+    held_versions: int = 0,
 ) -> Simulation:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -126,7 +127,7 @@ def build(
 
     ledger = ledger or AsyncDatabase(db, InlineExecutor())
     checks = EngineChecks(ledger, name, probe)
-    pool = EnginePool(start, 1, tmp_path, checks, call_timeout=call_timeout, policy=policy)
+    pool = EnginePool(start, 1, tmp_path, checks, call_timeout=call_timeout, policy=policy, held=held_versions)
     deadlines = PausableDeadlines()
     workflow = workflow or Plain(misbehave)
     tasksets = tasksets or {"numbers": Numbers()}

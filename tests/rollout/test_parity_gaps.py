@@ -28,7 +28,7 @@ def check(tmp_path: Path, bound: float, label: int = 0) -> tuple[int, float, flo
         newest = versions.newest(simulation.db)
         assert newest is not None
 
-        async def score(_: np.ndarray) -> list[Scored]:
+        async def score(*_: Any) -> list[Scored]:
             return [Scored(ENGINES[0], 0), Scored(ENGINES[1], label)]
 
         simulation.pool.score = score  # type: ignore[method-assign]
@@ -55,7 +55,7 @@ def test_an_engine_is_named_by_its_own_label(tmp_path: Path) -> None:
 
 def test_a_successor_is_compared_as_well(tmp_path: Path) -> None:
     class Successor:
-        async def score(self, _: np.ndarray) -> np.ndarray:
+        async def score(self, *_: Any) -> np.ndarray:
             return ENGINES[1]
 
         async def status(self) -> Any:

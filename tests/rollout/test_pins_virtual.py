@@ -25,6 +25,7 @@ from sidecar.protocol import (
     PinnedVersionError,
     SamplingParams,
     UpdatePolicy,
+    WeightsGoneError,
     WeightUpdate,
 )
 from tests.modelled_engine import ModelledEngine
@@ -36,14 +37,23 @@ TURNS = 3
 class Holds(ModelledEngine):
     """Holds versions as the protocol says, and says of each pinned request whether it did."""
 
-    def __init__(self, latency: Callable[[GenerateRequest], float], held: int, lives: float = 1e9) -> None:
+    def __init__(
+        self,
+        latency: Callable[[GenerateRequest], float],
+        held: int,
+        lives: float = 1e9,
+        gone: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         super().__init__(latency)
         self.held = HeldVersions[int](held)
         self.refused = 0
         self._lives = lives
+        self._gone = gone
 
     async def update_weights(self, update: WeightUpdate) -> None:
         assert update.policy is UpdatePolicy.PIN
+        if self._gone(update.version):
+            raise WeightsGoneError(f"version {update.version} is not there")
         self.held.add(update.version, update.lineage, update.version)
         await super().update_weights(update)
 
@@ -138,18 +148,26 @@ def test_each_trajectory_is_of_one_version_and_no_staler_than_the_bound(case: st
         assert any(step > trajectory.versions.max() for step, trajectory in rows), "some are stale"
 
 
-def test_what_began_on_an_engine_that_died_begins_anew_and_is_nobodys_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "gone"])
+def test_what_began_on_an_engine_that_died_goes_on_or_begins_anew_where_its_version_is_gone(
+    gone: bool, tmp_path: Path
+) -> None:
     spec = replace(SPEC, alpha=2.0, staleness_bound=2, max_steps=10)
-    first, second, workflow = Holds(slow, 3, lives=5.0), Holds(slow, 3), Talks()
+    first, workflow = Holds(slow, 3, lives=5.0), Talks()
+    second = Holds(slow, 3, gone=lambda version: gone and version < max(update.version for update in first.loads))
     _, batches, counts = run_simulation(
         tmp_path,
         spec=spec,
         engines=[first, second],
         workflow=workflow,
         policy=UpdatePolicy.PIN,
+        held_versions=3,
         validates=False,
     )
-    assert second.refused > 0, "the successor has the newest alone"
+    assert (second.refused > 0) == gone, "the successor has the newest alone where the others are gone"
+    begun = [update.version for update in second.loads]
+    assert begun == sorted(begun), "the newest is the one that serves"
+    assert (begun[0] < max(update.version for update in first.loads)) != gone
     assert {attempt.retry for attempt in workflow.attempts} == {0}
     for step, trajectory in trained(batches):
         (version,) = set(trajectory.versions[trajectory.loss_mask].tolist())

@@ -30,12 +30,21 @@ def test_other_numbers_names_and_dtypes_count(tmp_path: Path) -> None:
     tensors = load_file(model / "model.safetensors")
     name = "model.layers.1.mlp.down_proj.weight"
     changed = tensors[name].copy()
-    changed[0, -1] = np.nextafter(changed[0, -1], np.float32(np.inf))
+    changed[-1, -1] = np.nextafter(changed[-1, -1], np.float32(np.inf))
     found.add(fingerprint(tensors | {name: changed}))
     found.add(fingerprint({("other" if key == name else key): value for key, value in tensors.items()}))
     save_file({key: value.astype(np.float16) for key, value in tensors.items()}, model / "model.safetensors")
     found.add(of(model))
     assert len(found) == 5
+
+
+def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    model = save(shared_model("llama-untied"), tmp_path / "model")
+    tensors, before = load_file(model / "model.safetensors"), of(model)
+    assert of(model) == before
+    tensors["model.embed_tokens.weight"][5, 3] += 1
+    save_file(tensors, model / "model.safetensors")
+    assert of(model) != before
 
 
 def test_bfloat16_is_read(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def make_pool(
         events,
         call_timeout=config.wait_timeout / 2,
         policy=_policy(config),
+        held=versions_held(config),
         answered=_traced(config, trace),
     )
 

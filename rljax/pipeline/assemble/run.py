@@ -22,6 +22,7 @@ from rljax.ledger.run_spec import RunSpec
 from rljax.models.adapter import adapter_by_name, init_adapter, merged_tensors, publishes_adapter, targeted
 from rljax.models.adapter_files import adapter_directory, check_adapter, load_adapter
 from rljax.models.common.architecture import Architecture, Experts
+from rljax.models.common.experts.routing import spread_routes
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import resolve_model
 from rljax.models.tiny import tiny_architecture
@@ -230,6 +231,15 @@ def probe_tokens(config: Config, architecture: Architecture) -> np.ndarray:
     length = min(PROBE_TOKENS, config.longest)
     ids = [stable_hash("probe", i) % architecture.vocab_size for i in range(length)]
     return np.asarray(ids, np.int32)
+
+
+def probe_routes(config: Config, architecture: Architecture) -> np.ndarray | None:
+    """Returns the experts that engines send the tokens of the probe to, int16 ``[probe, layers, picked]``, as
+    `Learner.score` does; None: those that their routers choose.
+    """
+    if architecture.experts is None or not config.algorithm.replays_routes:
+        return None
+    return spread_routes(len(probe_tokens(config, architecture)), architecture.num_layers, architecture.experts)
 
 
 def parity_bound(config: Config) -> float:

@@ -91,7 +91,7 @@ class SimulatedEngine:
                 entry.done.set_result(self._completion(entry, made if entry.due else 0, "abort"))
             self._remove(entry)
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """Implements `Engine.score`: zeros."""
         return np.zeros(len(token_ids) - 1, np.float32)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
@@ -99,6 +100,14 @@ def router_sums(
         recorded=jnp.sum(known, dtype=jnp.float32),
         differing=jnp.sum(missed, dtype=jnp.float32),
     )
+
+
+def spread_routes(tokens: int, layers: int, experts: Experts) -> Int[np.ndarray, "tokens layers picked"]:
+    """Returns a choice of experts for so many tokens, int16, that uses all of them evenly: whatever logits say, the
+    same everywhere.
+    """
+    first = experts.per_token * (np.arange(tokens)[:, None] + np.arange(layers))
+    return ((first[..., None] + np.arange(experts.per_token)) % experts.count).astype(np.int16)
 
 
 def balance_loss(sums: RouterSums) -> Float[Array, ""]:

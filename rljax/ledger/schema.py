@@ -145,6 +145,9 @@ versions = Table(
     Column("mean_gap", Float, comment="mean difference over the probe, of the explorer where it is largest"),
 )
 
+# Only makes it quicker to find them: a ledger of this schema version may lack it.
+Index("versions_standing", versions.c.version, sqlite_where=~versions.c.deleted, postgresql_where=~versions.c.deleted)
+
 validations = Table(
     "validations",
     metadata,

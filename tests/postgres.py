@@ -115,7 +115,7 @@ def as_nobody() -> list[str]:
 
 
 @contextlib.contextmanager
-def running(settings: Mapping[str, str] = {}) -> Iterator[Server]:  # noqa: B006 (never changed)
+def running(settings: Mapping[str, str] = {}) -> Iterator[Server]:
     """Starts a server, with these settings beside `SETTINGS`, and stops it; as user nobody where we are root, as initdb
     wants it.
     """

@@ -8,7 +8,7 @@ import logging
 import time
 from multiprocessing.synchronize import Event
 
-from bench.steady.load import GROUP_SIZE, KEPT, MOST, SAVE_STEPS, TOKENS, DEVIATION, Load, Sampled
+from bench.steady.load import DEVIATION, GROUP_SIZE, KEPT, MOST, SAVE_STEPS, TOKENS, Load, Sampled
 from bench.steady.meters import CountedDatabase, Diary, Latencies, MeteredLedger, name_of
 from rljax.launch.heartbeat import TrainerHeartbeat
 from rljax.ledger import audit, leases, processes, validations, versions

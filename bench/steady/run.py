@@ -129,7 +129,9 @@ def _tables(tx: Transaction, load: Load) -> tuple[dict[str, int], dict[str, floa
     counts = {name: int(tx.connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()) for name in TABLES}
     if not isinstance(load.place(), PostgresSchema):
         return counts, {}, {}
-    sizes = "SELECT relname, pg_total_relation_size(relid), n_dead_tup FROM pg_stat_user_tables WHERE schemaname = :name"
+    sizes = (
+        "SELECT relname, pg_total_relation_size(relid), n_dead_tup FROM pg_stat_user_tables WHERE schemaname = :name"
+    )
     rows = tx.connection.execute(text(sizes), {"name": load.schema}).all()
     return counts, {name: size / 2**20 for name, size, _ in rows}, {name: dead for name, _, dead in rows}
 

@@ -81,7 +81,7 @@ class CountedDatabase(Database):
 
 
 class MeteredLedger(AsyncDatabase):
-    """Calls of a ledger with their latencies: of the call itself, and, under ``NAME, queued``, as its caller sees it."""
+    """A ledger whose calls are timed: each by itself, and, under ``NAME, queued``, as its caller sees it."""
 
     def __init__(self, db: Database, latencies: Latencies) -> None:
         super().__init__(db)

@@ -68,9 +68,7 @@ async def _watch(explorer: Explorer, diary: Diary, seconds: float, stop: Event) 
 
 
 def learn(load: Load, stop: Event) -> None:
-    """Leases, waits where a learner would train, marks as trained, announces and deletes, as `rljax.pipeline.train` does,
-    until ``stop`` is set.
-    """
+    """Leases, waits where a learner would train, marks as trained, announces and deletes until ``stop`` is set."""
     db, latencies = load.open(), Latencies()
     diary = Diary(load.directory / "learner.jsonl", db, latencies)
     report = ReportThread(lambda: audit.audit(db))

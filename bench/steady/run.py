@@ -27,6 +27,8 @@ STARTS = 600.0
 """Seconds in which all processes have to begin: they import most of rljax."""
 ENDS = 120.0
 """Seconds in which a process has to end once it is asked to."""
+LEAST_STEPS = 8
+"""Steps without which a run says nothing of the learner's calls."""
 Say = Callable[[str], None]
 
 
@@ -34,7 +36,9 @@ class DiedError(RuntimeError):
     """Raised when a process of the run ended before it was asked to."""
 
 
-def measure(load: Load, seconds: float, warm: float, server: Callable[[], list[int]], say: Say) -> dict[str, Any]:
+def measure(
+    load: Load, seconds: float, warm: float, server: Callable[[], list[int]], say: Say, least_steps: int = LEAST_STEPS
+) -> dict[str, Any]:
     """Runs a load for so many seconds, of which the first ``warm`` are not counted; returns what came of it.
 
     Args:
@@ -42,6 +46,7 @@ def measure(load: Load, seconds: float, warm: float, server: Callable[[], list[i
         seconds, warm: as said.
         server: returns the pids of the database's server.
         say: is told how it goes, a line at each sample.
+        least_steps: it goes on until so many are trained, however long that takes.
 
     Raises:
         DiedError: a process ended.
@@ -52,7 +57,7 @@ def measure(load: Load, seconds: float, warm: float, server: Callable[[], list[i
     with _running(load) as children:
         _await_all(load, children)
         began = time.time()
-        while time.time() - began < seconds:
+        while time.time() - began < seconds or not samples or samples[-1]["steps"] < least_steps:
             time.sleep(load.sample_seconds)
             _check(children)
             samples.append(_sample(load, db, server()))

@@ -1,4 +1,4 @@
-"""What a step asks of the ledger does not grow with the steps before it: counted in instructions of SQLite's machine."""
+"""A step's transactions do the same work however many steps there were: counted in instructions of SQLite's machine."""
 
 from __future__ import annotations
 

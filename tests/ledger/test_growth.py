@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ import pytest
 from sqlalchemy import Engine, event
 
 from rljax.ledger import claims, leases, processes, validations, versions
+from rljax.ledger.audit import audit
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.sqlite import SqliteFile
-from tests.ledger.builders import LedgerBench, fast_directory, make_spec
+from tests.ledger.builders import LedgerBench, fast_directory, make_spec, sql
 
 PERIOD = 6
 """Steps after which what is done repeats itself: every third step filters a group, every second one prunes."""
@@ -83,6 +85,27 @@ def step(bench: LedgerBench, meter: Meter) -> None:
         meter(counted.__name__, counted, db, number)
     meter("heartbeat", processes.heartbeat, db, "e", bench.token, number)
     meter("held_by", claims.held_by, db, "e")
+
+
+def test_an_audit_holds_little_of_each_group(file: CountingFile) -> None:
+    groups, size = 5000, 100
+    bench = LedgerBench(file, make_spec(alpha=1, b=size), learner=False)
+    numbers = f"WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM c WHERE i < {groups - 1})"
+    names = "id, taskset, epoch, task_index, state, claim, explorer, version, deadline, claimed_at, retired, step"
+    values = f"i + 1, 'a', 0, i, 'trained', i, 'e', i / {size}, i / {size}, 0, 0, i / {size}"
+    sql(bench.db, f"INSERT INTO groups ({names}) {numbers} SELECT {values} FROM c")
+    counts = f"json_object(i / {size}, 7)"
+    sql(bench.db, f"INSERT INTO batches {numbers} SELECT 1, i / {size}, i % {size}, i + 1, {counts} FROM c")
+    sql(bench.db, "UPDATE run SET trained = :steps", steps=groups // size)
+    audit(bench.db)  # imports, and what SQLAlchemy keeps of each statement
+    tracemalloc.start()
+    try:
+        found = audit(bench.db)
+        held = tracemalloc.get_traced_memory()[1] / groups
+    finally:
+        tracemalloc.stop()
+    assert (found["trained"], found["staleness_histogram"]) == (groups, {"0": 7 * groups})
+    assert held < 450  # bytes: 340, and 660 when the version counts of all groups were held
 
 
 @pytest.mark.parametrize("max_uses", [1, 2])

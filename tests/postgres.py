@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -115,8 +115,10 @@ def as_nobody() -> list[str]:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Server]:
-    """Starts a server and stops it; as user nobody where we are root, as initdb wants it."""
+def running(settings: Mapping[str, str] = {}) -> Iterator[Server]:
+    """Starts a server, with these settings beside `SETTINGS`, and stops it; as user nobody where we are root, as initdb
+    wants it.
+    """
     as_user = as_nobody()
     directory = Path(tempfile.mkdtemp(prefix="rljax-postgres"))
     if as_user:
@@ -129,7 +131,7 @@ def running() -> Iterator[Server]:
             said = log.read_text() if log.exists() else ""
             raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}{said}")
 
-    options = " ".join(f"-c {name}={value or repr('')}" for name, value in SETTINGS.items())
+    options = " ".join(f"-c {name}={value or repr('')}" for name, value in {**SETTINGS, **settings}.items())
     try:
         found = programs(directory)
         pg_ctl = [str(found / "pg_ctl"), "-D", str(data), "-w"]

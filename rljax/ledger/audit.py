@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
@@ -19,6 +20,8 @@ from rljax.ledger.transaction import Transaction, reads
 
 g, b = schema.groups.c, schema.batches.c
 OPEN = ("open", "claimed", "ready", "leased")
+ROWS_AT_ONCE = 1000
+"""Rows of `batches` that are held at once."""
 
 
 @reads
@@ -29,13 +32,8 @@ def audit(tx: Transaction) -> dict[str, Any]:
     by number of steps.
     """
     by_state = states_of(tx)
-    surviving, demonstrated = _surviving_batches(tx), _surviving_demonstrations(tx)
-    trained_in = Counter(group_id for batch in surviving.values() for group_id, _ in batch)
-    tokens: Counter[int] = Counter()
-    for step, batch in surviving.items():
-        for _, counts in batch:
-            for version, count in counts.items():
-                tokens[step - int(version)] += count
+    (surviving, tokens), demonstrated = _surviving_batches(tx), _surviving_demonstrations(tx)
+    trained_in = Counter(group_id for batch in surviving.values() for group_id in batch)
     report: dict[str, Any] = {
         "claimed": sum(by_state.values()),
         "trained": by_state.get("trained", 0),
@@ -66,25 +64,32 @@ def audit(tx: Transaction) -> dict[str, Any]:
     return report
 
 
-def _surviving_batches(tx: Transaction) -> dict[int, list[tuple[int, dict[str, int]]]]:
-    surviving: dict[int, list[tuple[int, dict[str, int]]]] = {}
-    for row in _surviving(tx, select(schema.batches).order_by(b.lineage, b.step, b.position)):
-        surviving.setdefault(row.step, []).append((row.group_id, json.loads(row.version_counts)))
-    return surviving
+def _surviving_batches(tx: Transaction) -> tuple[dict[int, list[int]], Counter[int]]:
+    """Returns the groups of each step, in order, and the trained tokens by staleness. Rows are read some at a time: a
+    learner that writes its report would hold all of a long run beside its weights.
+    """
+    surviving: dict[int, list[int]] = {}
+    tokens: Counter[int] = Counter()
+    rows = select(b.lineage, b.step, b.group_id, b.version_counts).order_by(b.lineage, b.step, b.position)
+    for row in _surviving(tx, rows.execution_options(yield_per=ROWS_AT_ONCE)):
+        surviving.setdefault(row.step, []).append(row.group_id)
+        for version, count in json.loads(row.version_counts).items():
+            tokens[row.step - int(version)] += count
+    return surviving, tokens
 
 
 def _surviving_demonstrations(tx: Transaction) -> dict[int, int]:
     return {row.step: row.demonstrations for row in _surviving(tx, select(schema.steps))}
 
 
-def _surviving(tx: Transaction, rows: Select[Any]) -> list[Row[Any]]:
-    """Returns the batches that no later lineage has undone."""
+def _surviving(tx: Transaction, rows: Select[Any]) -> Iterator[Row[Any]]:
+    """Returns the rows of steps that no later lineage has undone."""
     starts = {row.id: row.from_version for row in tx.execute(select(schema.lineages))}
 
     def stands(row: Row[Any]) -> bool:
         return all(start > row.step for lineage, start in starts.items() if lineage > row.lineage)
 
-    return [row for row in tx.execute(rows) if stands(row)]
+    return filter(stands, tx.execute(rows))
 
 
 def _by_reason(tx: Transaction, state: str) -> dict[str, int]:
@@ -135,7 +140,7 @@ def _gaps(tx: Transaction) -> dict[str, list[int]]:
 def _problems(
     tx: Transaction,
     report: dict[str, Any],
-    surviving: dict[int, list[tuple[int, dict[str, int]]]],
+    surviving: dict[int, list[int]],
     trained_in: Counter[int],
     demonstrated: dict[int, int],
 ) -> list[str]:
@@ -165,15 +170,14 @@ def _problems(
     return problems
 
 
-def _wrong_batches(tx: Transaction, surviving: dict[int, list[tuple[int, dict[str, int]]]]) -> list[str]:
+def _wrong_batches(tx: Transaction, surviving: dict[int, list[int]]) -> list[str]:
     """Checks that each step trains ``batch_groups`` groups that none before it has trained, then at most
     ``reused_groups`` others; returns the violations.
     """
     size, reused = tx.spec.batch_groups, tx.spec.reused_groups
     short, mixed = [], []
     before: set[int] = set()
-    for step, batch in sorted(surviving.items()):
-        ids = [group_id for group_id, _ in batch]
+    for step, ids in sorted(surviving.items()):
         if not size <= len(ids) <= size + reused:
             short.append(step)
         elif reused and (before & set(ids[:size]) or set(ids[size:]) - before or len(set(ids)) < len(ids)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 
 from rljax.ledger import schema
 from rljax.ledger.transaction import Transaction, reads
@@ -46,15 +47,20 @@ def filtered_during(tx: Transaction, step: int) -> dict[str, int]:
     the steps counts no group twice, however often the learner was restarted. Those filtered after the last step are in
     none; the audit counts them.
     """
-    rows = tx.execute(select(g.reason, n).where(g.state == "filtered", g.step == step).group_by(g.reason))
-    return {row.reason: row.n for row in rows}
+    return {row.reason: row.n for row in tx.execute(_of_step(step, g.reason)) if row.state == "filtered"}
 
 
 @reads
 def filtered_by_taskset(tx: Transaction, step: int) -> dict[str, int]:
     """Counts by taskset the groups that `filtered_during` counts by reason."""
-    rows = tx.execute(select(g.taskset, n).where(g.step == step, g.state == "filtered").group_by(g.taskset))
-    return {row.taskset: row.n for row in rows}
+    return {row.taskset: row.n for row in tx.execute(_of_step(step, g.taskset)) if row.state == "filtered"}
+
+
+def _of_step(step: int, column: ColumnElement[str]) -> Select[Any]:
+    """Returns a query that counts a step's groups by state and ``column``. It asks for the step alone: with the state
+    as well, the planner may go through every group that was ever filtered.
+    """
+    return select(g.state, column, n).where(g.step == step).group_by(g.state, column)
 
 
 def describe_untrained(tx: Transaction, step: int) -> str:

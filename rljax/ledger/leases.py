@@ -220,11 +220,14 @@ def prune_payloads(tx: Transaction, lineage: int, before_step: int) -> None:
     """Deletes the payloads of batches that no kept checkpoint needs: those of steps before ``before_step``, unless a
     later one may still reuse them.
     """
-    require_living(tx, lineage)
-    last = g.step if tx.spec.max_uses == 1 else g.deadline
-    old = select(g.id).where(g.state == "trained", last < before_step)
-    kept = select(schema.payloads.c.group_id)
-    discard_payloads(tx, [r.id for r in tx.execute(old.where(g.id.in_(kept)))])
+    row = require_living(tx, lineage)
+    # Of earlier steps nothing is left. Each condition is a range of an index: none looks at all that was ever trained,
+    # as one on state and step would, where the planner takes the state for the rarer of the two.
+    if tx.spec.max_uses == 1:
+        old = select(g.id, g.state).where(g.step >= row.pruned, g.step < before_step)
+    else:
+        old = select(g.id, g.state).where(g.state == "trained", g.deadline >= row.pruned, g.deadline < before_step)
+    discard_payloads(tx, [r.id for r in tx.execute(old) if r.state == "trained"])
     tx.execute(update(schema.run).where(schema.run.c.pruned < before_step).values(pruned=before_step))
 
 

@@ -97,7 +97,7 @@ def latest_gap(tx: Transaction) -> tuple[int, float, float] | None:
     """Returns the newest version with a reported gap, and the largest and the mean gap in nats."""
     where = (v.gap.is_not(None), ~v.withdrawn)
     newest = select(v.version, v.gap, v.mean_gap).where(*where).order_by(v.version.desc(), v.lineage.desc())
-    row = tx.execute(newest).first()
+    row = tx.execute(newest.limit(1)).first()
     return None if row is None else (row.version, row.gap, row.mean_gap)
 
 
@@ -110,7 +110,9 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     p, a = schema.processes.c, schema.validations.c
     needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
     needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
-    standing = tx.execute(select(schema.versions).where(~v.deleted).order_by(v.version, v.lineage)).all()
+    # Not in the database's order: that of the primary key would lead it past all that were ever deleted.
+    found = tx.execute(select(schema.versions).where(~v.deleted)).all()
+    standing = sorted(found, key=lambda r: (r.version, r.lineage))
     good = [r for r in standing if not r.withdrawn]
     keep = {(r.version, r.lineage) for r in good[-2:]} | {(row.announced, row.announced_lineage)}
     old = [r for r in standing if (r.version, r.lineage) not in keep and r.version not in needed]

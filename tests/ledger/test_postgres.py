@@ -56,6 +56,20 @@ print(json.dumps(stored))
 """
 
 
+def test_dead_rows_are_cleared_away_long_before_they_are_a_fifth_of_all_groups(server: Server) -> None:
+    """Measured with 92,160 dead rows: a look at 2,048 groups in flight went through 94,208 entries of its index."""
+    place = server.new_schema()
+    Database(place, make_spec()).close()
+    with server.connect() as connection:
+        query = "SELECT reloptions FROM pg_class WHERE oid = %s::regclass"
+        found = connection.execute(query, (f"{place.name}.groups",)).fetchone()
+    assert found is not None
+    options = {name: float(value) for name, value in (option.split("=") for option in found[0])}
+    for kind in ("vacuum", "analyze"):
+        rows = 1_000_000
+        assert options[f"autovacuum_{kind}_threshold"] + rows * options[f"autovacuum_{kind}_scale_factor"] == 12_000
+
+
 def backend_pid(tx: Transaction) -> int:
     return int(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
 

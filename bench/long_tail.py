@@ -9,7 +9,7 @@ attempts (16 groups of 8) of 64 tokens on average, on 4 engines; it trains for 1
 - slow engine: lengths vary by a quarter of their mean, and one of the 4 engines is 10 times slower than the others;
 - slow environment: the same lengths in 4 turns with 20 s of an environment after each, 200 s in one attempt of 64.
 
-stragglers: the rule as it is (α, least S); two steps more of S, so that others may overtake; `group_size_redundancy`;
+stragglers: the rule as it is (α, least S); two steps more of S, so that others overtake; `group_size_redundancy`;
 oversampling, which claims half a batch more than is trained next: the rest goes on, or begins again whenever a batch is
 leased, as where it is returned and its tokens are not kept.
 
@@ -182,7 +182,7 @@ def stragglers() -> list[Case]:
     for alpha in (0.0, 1.0):
         cases += [
             Case("as it is", alpha),
-            Case("S + 2", alpha, 2),
+            *([Case("S + 2", alpha, 2)] if alpha else []),  # without credit ahead nobody is overtaken
             *(Case(f"redundancy {more}", alpha, redundancy=more) for more in (1, 2)),
             Case("half more, the rest goes on", alpha + 0.5, 0 if alpha else 1),
             Case("half more, the rest begins again", alpha + 0.5, 0 if alpha else 1, again=True),
@@ -240,10 +240,10 @@ def run(kind: str, case: Case, steps: int, seed: int, slots: int, prompts: bool 
     every, begun = np.concatenate(trained), np.array(attempts.begun)
     found = {
         "s a step": outcome.steps[-1].ended / steps,
-        "trained": every.mean() / begun.mean(),
+        "trained": float(every.mean() / begun.mean()),
         "long": float((every > np.quantile(begun, 0.9)).mean()),
-        "first": float(np.mean(trained[:FIRST])) / every.mean(),
-        "lost": 1 - every.sum() / sampled,
+        "first": float(np.mean(trained[:FIRST]) / every.mean()),
+        "lost": max(0.0, 1 - float(every.sum()) / sampled),
         "staleness": float(outcome.audit["max_staleness"]),
     }
     if prompts:
@@ -277,16 +277,15 @@ def main() -> None:
     print_machine()
     steps, seeds = (8, 1) if options.quick else (32, options.seeds)
     orders = [Case(name, alpha, ranked=ranked) for alpha in (0.0, 1.0) for name, ranked in ORDERS.items()]
-    tables: dict[str, Callable[[], None]] = {
-        "stragglers": lambda: table("stragglers", list(LENGTHS), stragglers(), steps, seeds, slots=10**6),
-        "order": lambda: table("order", list(LENGTHS), orders, steps, seeds, slots=16),
-        "prefixes": lambda: table(
-            "prefixes", ["lognormal"], [c for c in orders if c.ranked is not longest_first], steps, seeds, slots=16,
-            prompts=True,
-        ),
-    }  # fmt: skip
+    by_known = [case for case in orders if case.ranked is not longest_first]
+    tables: dict[str, tuple[Sequence[str], Sequence[Case], dict[str, Any]]] = {
+        "stragglers": (list(LENGTHS), stragglers(), {"slots": 10**6}),
+        "order": (list(LENGTHS), orders, {"slots": 16}),
+        "prefixes": (["lognormal"], by_known, {"slots": 16, "prompts": True}),
+    }
     for name in options.only or tables:
-        tables[name]()
+        kinds, cases, keys = tables[name]
+        table(name, kinds, cases, steps, seeds, **keys)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ import psutil
 from bench.paired import CORES, print_machine, print_table
 from rljax.config.load import load_config
 from rljax.config.schema import Config
-from rljax.models.smollm2 import cache_directory, smollm2_directory
+from rljax.models.resolve import resolve_model
+from rljax.models.smollm2 import cache_directory
 from rljax.observe.metrics import read_json_lines, read_metrics
 from rljax.observe.trace_read import read_spans
 from rljax.tasks.tasksets import load_tasksets
@@ -181,10 +182,10 @@ def _size_mib(directory: Path) -> float:
 
 def run_rljax(directory: Path, overrides: Sequence[str], cold: bool) -> Run:
     """Runs rljax's side once."""
-    arguments = [f"--config.{each}" for each in (*overrides, f"run_dir={directory}")]
-    environment = {"JAX_COMPILATION_CACHE_DIR": f"{directory}-compiled"} if cold else {}
+    keys = [*overrides, f"run_dir={directory}", *([f"compile_cache={directory}-compiled"] if cold else [])]
+    arguments = [f"--config.{each}" for each in keys]
     command = [sys.executable, "-m", "rljax.main", f"--config={CONFIG}", *arguments]
-    taken = take(command, directory.with_suffix(".log"), {"JAX_PLATFORMS": "cpu", **environment})
+    taken = take(command, directory.with_suffix(".log"), {"JAX_PLATFORMS": "cpu"})
     rows = {row["step"]: row for row in read_metrics(directory)}
     spans = list(read_spans(directory))
     validated = {
@@ -225,8 +226,10 @@ def run_trl(python: Path, directory: Path, job: Mapping[str, Any]) -> Run:
     )
 
 
-def job_of(config: Config) -> dict[str, Any]:
-    """Returns what TRL is told of a config: the same tasks in the same order, the same batch and optimizer."""
+def job_of(config: Config, directory: Path) -> dict[str, Any]:
+    """Returns what TRL is told of a config: the same tasks in the same order, the same batch and optimizer. A model
+    that has to be made lies in ``directory`` then.
+    """
     batches = config.max_steps * config.groups_per_batch
     (train,) = load_tasksets(config.tasks.train, config.seed, "fail", role="train").values()
     (held_out,) = load_tasksets(config.tasks.validation, config.seed, "fail", role="validation").values()
@@ -235,7 +238,7 @@ def job_of(config: Config) -> dict[str, Any]:
         return [{"prompt": [dict(message) for message in task.messages], "answer": task.answer} for task in tasks]
 
     return {
-        "model": str(smollm2_directory()),
+        "model": str(resolve_model(config.model, config.seed, directory)),
         "cores": CORES,
         "seed": config.seed,
         "train": rows(train.task(*divmod(index, len(train))) for index in range(batches)),
@@ -336,7 +339,7 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
     found: dict[str, list[Run]] = {side: [] for side in sides}
     for seed in range(options.seeds):
         keys = [*overrides, f"seed={seed}"]
-        job = job_of(load_config(CONFIG, dict(key.split("=", 1) for key in keys)))
+        job = job_of(load_config(CONFIG, dict(key.split("=", 1) for key in keys)), root)
         if "trl" in sides:
             job["trl_batch"] = options.trl_batch = (
                 fastest(python, root, job, options.trl_batches) if not seed else options.trl_batch

@@ -140,16 +140,19 @@ def take(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> T
     Raises:
         RuntimeError: it failed.
     """
-    cores = sorted(os.sched_getaffinity(0))[:CORES]
+    mine = os.sched_getaffinity(0)
     before, cpu, launched = _written(), _children_seconds(), time.time()
     with log.open("w") as out:
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1", **environment},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
+        os.sched_setaffinity(0, sorted(mine)[:CORES])  # which what is started inherits
+        try:
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1", **environment},
+            )
+        finally:
+            os.sched_setaffinity(0, mine)
         memory = PeakMemory(process.pid)
         try:
             process.wait()

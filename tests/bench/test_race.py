@@ -51,6 +51,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_what_a_command_takes_is_that_of_all_its_processes(tmp_path: Path) -> None:
     """The one below holds 192 MiB and writes 32."""
     script = tmp_path / "taker.py"

@@ -28,6 +28,7 @@ from rljax.learner.prepare import Preparation
 from rljax.learner.scoring import bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.state import TrainState, whole_models
 from rljax.learner.trainable import TrainableModel
+from rljax.models.common.heap import return_freed
 from rljax.models.common.params import Params
 from sidecar.errors import first_line
 
@@ -194,6 +195,8 @@ class Compilation:
             if program.likely:  # `wait` knows what becomes of the others of its kind
                 raise ProgramError(said) from error
             log.warning(_UNMET, said)
+        finally:
+            return_freed()
 
     def prefer(self, shapes: Collection[str]) -> int:
         """Has the programs of minibatches' shapes go before all others that are yet to be begun, and `wait` wait for

@@ -17,6 +17,7 @@ import numpy as np
 from rljax.models.cache import KVCache, init_cache
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
+from rljax.models.common.heap import return_freed
 from rljax.models.common.params import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.adapted import SideBySide
@@ -331,6 +332,8 @@ class RunningBatch:
             return program(*arguments, **options)
         finally:
             self._called.add((program, *sizes))
+            if self.compiling:
+                return_freed()
             self.compiling = False
 
     def _note(self, what: str, start: float, **numbers: float) -> None:

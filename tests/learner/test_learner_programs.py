@@ -18,6 +18,7 @@ from rljax.config.algorithm import KlConfig
 from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.schema import LoraConfig, RolloutConfig, TasksConfig, TasksetConfig
 from rljax.config.sizes import rows_per_trajectory, sampled_parts
+from rljax.learner import programs as module
 from rljax.learner.learner import Learner
 from rljax.learner.packing import packed_shape, row_shapes
 from rljax.learner.programs import Compilation, CompileMeter, Program, ProgramError, told_of_memory
@@ -263,6 +264,21 @@ def test_a_run_that_goes_on_for_longer_needs_no_other_program() -> None:
         return next(p for p in programs if p.name.startswith("update")).lower().as_text()
 
     assert update(10) == update(20)
+
+
+def test_what_each_compilation_leaves_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of one which fails."""
+    one, given_back = jax.ShapeDtypeStruct((3,), jnp.float32), []
+    monkeypatch.setattr(module, "return_freed", lambda: given_back.append(threading.current_thread()))
+
+    def fails(x: jax.Array) -> jax.Array:
+        raise ValueError("no")
+
+    work = Compilation([Program(f.__name__, jax.jit(f), (one,), likely=f is not fails) for f in (jnp.cos, fails)])
+    work.wait(HANGS)
+    work._pool.shutdown()
+    assert len(given_back) == 2
+    assert threading.current_thread() not in given_back  # not on the thread of the loop
 
 
 def test_only_what_is_likely_is_waited_for() -> None:

@@ -133,6 +133,12 @@ class SimulatedEngine:
         self._advance()
         return self._busy
 
+    @property
+    def sampled_tokens(self) -> float:
+        """Tokens that it has sampled, those of aborted requests included."""
+        self._advance()
+        return self._tokens
+
     def _rate(self, running: int) -> float:
         return self._full_rate(running) * self._pace(self._version)
 
@@ -142,9 +148,13 @@ class SimulatedEngine:
 
     def _begin(self, entry: _Running) -> None:
         entry.began = self._sampled
-        entry.due = entry.began + entry.request.sampling.max_new_tokens
+        entry.due = entry.began + self._work(entry.request)
         self._running[entry.request.id] = entry
         heapq.heappush(self._queue, (entry.due, next(self._serial), entry))
+
+    def _work(self, request: GenerateRequest) -> float:
+        """Returns what a request takes that begins, in tokens."""
+        return request.sampling.max_new_tokens
 
     def _admit(self) -> None:
         """Begins requests that wait, the most urgent first, past those that want a newer version."""

@@ -60,6 +60,8 @@ class Schedule:
             have no more to do than is still trained.
         held_out: tasks of a validation.
         validate: versions that are validated.
+        make_engine: makes the engine of a number where they are not all alike; None: each of ``rate``, ``slots``,
+            ``load_seconds`` and ``pace``.
     """
 
     spec: RunSpec
@@ -78,6 +80,7 @@ class Schedule:
     stop_after: int | None = None
     held_out: int = 0
     validate: frozenset[int] = frozenset()
+    make_engine: Callable[[int], SimulatedEngine] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,7 @@ def simulate(schedule: Schedule) -> Outcome:
 async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcome:
     spec = replace(schedule.spec, claim_timeout=LONGEST)
     db = Database(SqliteFile(directory / "ledger.db"), spec, clock=loop.time, poll=LOOK_SECONDS)
-    halts = schedule.load_seconds, schedule.pace
-    engines = [SimulatedEngine(schedule.rate, schedule.slots, *halts) for _ in range(schedule.engines)]
+    engines = [_engine(schedule, index) for index in range(schedule.engines)]
 
     async def start(index: int) -> SimulatedEngine:
         return engines[index]
@@ -150,6 +152,12 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
         found = audit.audit(db)
         db.close()
     return Outcome(learning.result(), busy, found)
+
+
+def _engine(schedule: Schedule, index: int) -> SimulatedEngine:
+    if schedule.make_engine is not None:
+        return schedule.make_engine(index)
+    return SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds, schedule.pace)
 
 
 @dataclass

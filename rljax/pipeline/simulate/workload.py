@@ -97,8 +97,9 @@ class Attempts:
         await _pass(self.before_seconds(rng))
         for turn in range(max(1, round(self.turns(rng)))):
             sampling = SamplingParams(max_new_tokens=max(1, round(self.tokens(rng))), seed=seed)
+            priority = self.priority(attempt, sampling.max_new_tokens)
             request = GenerateRequest(
-                f"{name}/{turn}", _PROMPT, sampling, attempt.min_version, affinity, priority=attempt.group
+                f"{name}/{turn}", _PROMPT, sampling, attempt.min_version, affinity, priority=priority
             )
             reply = await pool.generate(request, attempt.lineage, validation=attempt.validation)
             start = turns[-1][1] + 1 if turns else 1
@@ -106,6 +107,10 @@ class Attempts:
             versions += [reply.versions, _ASKED]
             await _pass(self.environment_seconds(rng))
         return _trajectory(np.concatenate(versions[:-1]), turns, reward=float(seed % 2), member=attempt.member)
+
+    def priority(self, attempt: Attempt, tokens: int) -> int:
+        """Returns the priority of a request for so many tokens: as of real ones, older groups come first."""
+        return attempt.group
 
 
 def _trajectory(versions: np.ndarray, turns: list[tuple[int, int]], reward: float, member: int) -> Trajectory:

@@ -8,8 +8,8 @@ of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (
 channels take turns, the first push of each is not counted.
 
 learner: until the learner may train on: `Learner.export`, inside jit, and `Publisher.take`. write: that, and the
-publisher, which works beside the next step (checksums, and files or Ray's object store); write cpu: processor seconds of
-the learner's process meanwhile, all its threads, which another load on the machine changes less. read: the receiver
+publisher, which works beside the next step (checksums, and files or Ray's object store); write cpu: processor seconds
+of the learner's process meanwhile, all its threads, which another load on the machine changes less. read: the receiver
 (and its checksums), while the engine samples. check: names and shapes. load: the engine's thread takes the weights, and
 samples nothing meanwhile. together: from the beginning of the export until `update_weights` has returned.
 pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so

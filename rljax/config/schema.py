@@ -204,6 +204,7 @@ class Config:
         "how weights travel: checkpoint: files; memory: this process's or Ray's; nccl: the learner sends",
         choices=("checkpoint", "memory", "nccl"),
     )
+    sync_overlap: bool = key(True, "write versions beside the next step, from a copy in memory; not with learner.hosts")
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
     sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
     parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)

@@ -15,7 +15,7 @@ from rljax.learner.checkpoints import Checkpoints, DamagedCheckpointError
 from rljax.learner.packing import Batch
 from rljax.learner.programs import Compilation, CompileMeter, shape_of
 from rljax.ledger import leases, processes, validations, versions
-from rljax.ledger.database import Database, LedgerError, StaleWriterError
+from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
@@ -26,6 +26,7 @@ from rljax.pipeline.metrics.clock import Clock
 from rljax.pipeline.metrics.engines import EngineMeter, Gauges
 from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
+from rljax.pipeline.publishing import Named, Publishing
 from rljax.pipeline.run_dir import RunDir
 from rljax.timeouts import ProgressTimeout
 from rljax.weights.publisher import Publisher
@@ -74,7 +75,7 @@ class Trainer:
         self._step_runner = step_runner
         self._learner = learner = step_runner.learner
         self._checkpoints = outputs.checkpoints
-        self._publisher = outputs.publisher
+        self._publishing = Publishing(config, db, outputs.run, outputs.publisher, outputs.observers)
         self._observers = outputs.observers
         self._engines = EngineMeter(gauges)
         self._probe = probe_tokens(config, learner.architecture)
@@ -112,7 +113,7 @@ class Trainer:
             message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"
             self._observers.message(f"{message}; raise max_steps to go on")
         self._ahead = self._compile_ahead()
-        with self._compiles, contextlib.closing(self._ahead):
+        with self._compiles, contextlib.closing(self._ahead), self._publishing:
             self._publish(Clock())
             self._await_programs(self._ahead)
             if self._ahead.programs:
@@ -156,6 +157,7 @@ class Trainer:
         looked, seconds = time.perf_counter(), self._config.wait_timeout
         progress_timeout = ProgressTimeout(seconds)
         while not ahead.wait(COMPILE_WAIT) and not self._stop.is_set():
+            self._publishing.check()
             self._observers.waiting(str(ahead), 0, self._config.groups_per_batch)
             now = time.perf_counter()
             # One program may take long: as long as something computes, a tenth of one core at least, it is slow and
@@ -210,6 +212,7 @@ class Trainer:
         progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
+            self._publishing.check()
             failpoint("lease")
             found = leases.lease(self._db, self._lineage)
             if isinstance(found, LeasedBatch):
@@ -221,7 +224,8 @@ class Trainer:
                 self._observers.message(f"{found.reason}: the run ends after {self._learner.steps} steps")
                 return None
             if progress_timeout.is_over(found.progress, since):
-                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {found.reason}")
+                reason = f"{found.reason}{self._publishing.unannounced()}"
+                raise TimeoutError(f"trainer: waited {self._config.wait_timeout:g} s for: {reason}")
             if since - looked > LOOK_FOR_DEAD:
                 self._look_for_dead()
                 looked = since
@@ -272,31 +276,13 @@ class Trainer:
 
     def _publish(self, clock: Clock, validate: bool | None = None) -> None:
         since = time.perf_counter()
-        version, dtype = self._learner.steps, self._config.resolved_sync_dtype
+        self._publishing.wait()  # for the version before: one is under way at most
         failpoint("publish")
-        tensors = self._learner.export(dtype)
-        model, adapter = self._config.model.path, self._learner.adapter_info
-        path = self._publisher.publish(version, self._lineage, tensors, model=model, dtype=dtype, adapter=adapter)
-        failpoint("announce")
-        try:
-            versions.announce(
-                self._db,
-                self._lineage,
-                version,
-                self._run.announced_path(path),
-                probe=self._learner.score(self._probe),
-                validate=self._validates(version) if validate is None else validate,
-            )
-        except StaleWriterError:
-            self._publisher.delete(version, self._lineage)
-            raise
-        self._prune_versions()
-        self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
-
-    def _prune_versions(self) -> None:
-        """Withdraws all versions but those that the ledger names."""
-        versions.take_deletable(self._db, self._lineage)
-        self._publisher.prune(versions.standing(self._db), self._lineage)
+        version, dtype = self._learner.steps, self._config.resolved_sync_dtype
+        validate = self._validates(version) if validate is None else validate
+        named = Named(version, self._lineage, self._config.model.path, dtype, self._learner.adapter_info)
+        self._publishing.begin(named, self._learner.export(dtype), self._learner.score(self._probe), validate)
+        clock.add("publish", since)
 
     def _checkpoint(self, clock: Clock) -> None:
         since = time.perf_counter()
@@ -329,6 +315,7 @@ class Trainer:
             values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
         values["tokens_per_second"] = (values["batch/trained_tokens"] if alone else sampled) / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
+        values |= self._publishing.seconds
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):
             names = ("parity/version", "parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")
@@ -342,12 +329,15 @@ class Trainer:
             self._observers.validation(version, result)
 
     def _finish(self) -> None:
+        self._publishing.wait()
         if not self._is_last(self._learner.steps) and self._config.validates:
             self._publish_for_validation()
         self.save()
         self._await_validations()
         if not self._stop.is_set():
-            self._prune_versions()  # what was still in use, or validated, when the last version was published
+            self._publishing.prune(
+                self._lineage
+            )  # what was still in use, or validated, when the last version was published
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:
@@ -371,6 +361,7 @@ class Trainer:
         newest = versions.newest(self._db)
         if newest is None or newest.version != self._learner.steps:
             self._publish(Clock(), validate=True)
+            self._publishing.wait()
         else:
             validations.request(self._db, newest.version, newest.lineage)
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import jax
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe, gathered, infos_of
+from rljax.weights.publisher import (
+    OrbaxPublisher,
+    PublishError,
+    Tensors,
+    check_dtypes,
+    describe,
+    gathered,
+    infos_of,
+    on_host,
+)
 from sidecar.channels import memory
 from sidecar.channels.versions import AdapterInfo, Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line
@@ -41,6 +50,10 @@ class MemoryPublisher:
         self._files = OrbaxPublisher(directory)
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
+
+    def take(self, tensors: Tensors) -> Tensors:
+        """See `rljax.weights.publisher.Publisher.take`: arrays of an accelerator stay on it."""
+        return dict(tensors) if is_on_accelerator(next(iter(tensors.values()))) else on_host(tensors)
 
     def publish(
         self,
@@ -99,6 +112,19 @@ class SharedDevicePublisher(OrbaxPublisher):
     _newest = ""
     _told = False
 
+    def take(self, tensors: Tensors) -> Tensors:
+        """See `rljax.weights.publisher.Publisher.take`: they stay on the device where it has room, else on the host."""
+        memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
+        try:
+            return dict(tensors)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            if not self._told:
+                log.warning("the device has no room for a version beside the engine's: engines read the files")
+            self._told = True
+            return super().take(tensors)
+
     def publish(
         self,
         version: int,
@@ -110,18 +136,11 @@ class SharedDevicePublisher(OrbaxPublisher):
         adapter: AdapterInfo | None = None,
     ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
-        memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
-        try:
-            on_device = dict(tensors)
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            if not self._told:
-                log.warning("the device has no room for a version beside the engine's: engines read the files")
-            self._told = True
-            return super().publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
-        path = super().publish(version, lineage, _Copies(on_device), model=model, dtype=dtype, adapter=adapter)
-        memory.keep(path, describe_on_device(Manifest(version, lineage, model, dtype, {}, adapter), on_device))
+        taken = self.take(tensors)
+        if not isinstance(next(iter(taken.values())), jax.Array):
+            return super().publish(version, lineage, taken, model=model, dtype=dtype, adapter=adapter)
+        path = super().publish(version, lineage, _Copies(taken), model=model, dtype=dtype, adapter=adapter)
+        memory.keep(path, describe_on_device(Manifest(version, lineage, model, dtype, {}, adapter), taken))
         self._newest = path
         return path
 
@@ -191,6 +210,10 @@ class RayPublisher(MemoryPublisher):
         )
         self._seconds = memory.RAY_SECONDS
         self._ask("start", self._store.find, "")
+
+    def take(self, tensors: Tensors) -> Tensors:
+        """See `rljax.weights.publisher.Publisher.take`: to the host, from where the store copies them."""
+        return on_host(tensors)
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`."""

@@ -103,6 +103,10 @@ class NcclPublisher:
         self._accepting = threading.Thread(target=self._accept, name="weights", daemon=True)
         self._accepting.start()
 
+    def take(self, tensors: Tensors) -> Tensors:
+        """See `rljax.weights.publisher.Publisher.take`: they stay on the learner's devices."""
+        return dict(tensors)
+
     def publish(
         self,
         version: int,

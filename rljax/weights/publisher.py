@@ -86,6 +86,15 @@ class DtypeError(ValueError):
 class Publisher(Protocol):
     """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
+    def take(self, tensors: Tensors) -> Tensors:
+        """Takes a learner's tensors to where this channel has them; returns them as `publish` may read them at any
+        time after, on any thread, whatever the learner does meanwhile.
+
+        Raises:
+            DamagedFileError: as `publish`.
+        """
+        ...
+
     def publish(
         self,
         version: int,
@@ -147,6 +156,10 @@ class OrbaxPublisher:
             raise PublishError(
                 f"{self.directory} cannot be used for weights: {error}; choose another run_dir"
             ) from error
+
+    def take(self, tensors: Tensors) -> Tensors:
+        """See `Publisher.take`: to the host, whole."""
+        return on_host(tensors)
 
     def publish(
         self,
@@ -233,6 +246,11 @@ def describe(head: Manifest, tensors: Tensors) -> PublishedVersion:
     for group in gathered(tensors, head.dtype):
         arrays |= group
     return PublishedVersion(replace(head, tensors=infos_of(arrays)), arrays)
+
+
+def on_host(tensors: Tensors) -> dict[str, np.ndarray]:
+    """Returns the tensors as numpy arrays, made in order."""
+    return {name: np.asarray(tensors[name]) for name in tensors}
 
 
 def gathered(tensors: Tensors, dtype: str) -> Iterator[dict[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.metrics.clock import Clock
 from rljax.pipeline.train import Outputs, Trainer
+from rljax.weights.publisher import PublishError
 
 LIMIT = 10.0
 CONFIG = Config(
@@ -55,7 +57,8 @@ class Waits:
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None
         stop: Any = SimpleNamespace(is_set=lambda: False)
-        outputs = Outputs(none, none, none, observers)
+        run: Any = SimpleNamespace(weights="weights")
+        outputs = Outputs(run, none, none, observers)
         self.trainer = Trainer(CONFIG, self.db, StepRunner(learner, None), outputs, dict, stop)
         self.trainer._lineage = lineage
 
@@ -133,3 +136,24 @@ def test_a_filter_that_rejects_all_is_named_at_once_and_said_to_be_hopeless_once
         "100 groups in a row were filtered and none was kept, most by mean_band: mean reward too low; "
     )
     assert "algorithm.filters, algorithm.filter" in message
+
+
+def test_a_version_that_is_on_its_way_is_named_by_who_waits_for_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(tmp_path, monkeypatch, lambda *_: None)
+    publishing = waits.trainer._publishing
+    publishing._under_way, publishing._version = Future(), 3
+    assert waits.until_it_gives_up().endswith("; version 3 has been on its way to weights for 11 s")
+
+
+def test_a_version_that_could_not_be_written_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(waits: Waits, second: int) -> None:
+        if second == 2:
+            failed = waits.trainer._publishing._under_way = Future[None]()
+            failed.set_exception(PublishError("version 3 cannot be published"))
+
+    waits = Waits(tmp_path, monkeypatch, meanwhile)
+    with pytest.raises(PublishError, match="version 3"):
+        waits.trainer._next_batch(Clock())
+    assert waits.seconds == 2

@@ -320,8 +320,9 @@ class Estimate:
 
     def host(self, *stored: Mapping[str, int], devices: int | None = None) -> dict[str, float]:
         """Returns the bytes that a process of the learner has on the host at most, beside what stays there, by what it
-        does: models are read tensor by tensor, a version is gathered group by group while the one before is written
-        (`bench/host_memory.py` measures both), and Orbax copies a checkpoint from accelerators before it writes.
+        does: models are read tensor by tensor, a version is written from a whole copy beside the next step, or else
+        gathered group by group while the one before is written (`bench/host_memory.py` measures both), and Orbax copies
+        a checkpoint from accelerators before it writes.
 
         Args:
             stored: bytes of each tensor in the model's files, by name; then the same of each teacher.
@@ -335,9 +336,11 @@ class Estimate:
         state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
+        alone = not config.has_hosts and (devices or self.mesh.size) >= self.mesh.size
+        beside = config.sync_overlap and config.sync_method == "checkpoint" and alone
         found = {
             "to load the model": max(map(read_at_once, stored)),
-            "to publish a version": whole if in_memory else 0.0 if config.sync_method == "memory" else groups,
+            "to publish a version": whole if in_memory or beside else 0.0 if config.sync_method == "memory" else groups,
         }
         shards = self.mesh.fsdp * self.mesh.expert * self.mesh.tensor
         own = min(1.0, (devices or shards) / shards)

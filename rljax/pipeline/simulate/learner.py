@@ -18,7 +18,7 @@ class TrainedStep:
     Attributes:
         batch: what was trained.
         waited_from, leased, trained, ended: when the learner began to wait for the batch, had it, had trained it and
-            had announced what it publishes, in seconds of the ledger's clock.
+            had handed over what it publishes, in seconds of the ledger's clock.
     """
 
     batch: LeasedBatch
@@ -36,21 +36,29 @@ async def learn(
     between: float = 0.0,
     ended: Callable[[TrainedStep], None] = lambda _: None,
     stop_after: int | None = None,
+    announcing: float = 0.0,
 ) -> list[TrainedStep]:
     """Trains to the end, and waits for the validations; or stops before, as one that is interrupted.
 
     Args:
         db: the ledger.
         seconds: that it takes to train a batch.
-        publishing: seconds more for a version.
+        publishing: seconds more for a version, in which it trains nothing.
         validate: the versions that are validated.
         between: seconds of a step in which it does something else.
         ended: is told of each step.
         stop_after: steps after which it stops; None: at the end alone.
+        announcing: seconds from then until it is announced, beside the next step: one version at a time.
     """
     lineage = leases.begin_lineage(db, 0)
     versions.announce(db, lineage, 0, "weights/v0", validate=0 in validate)
     steps: list[TrainedStep] = []
+    under_way = asyncio.ensure_future(_pass(0.0))
+
+    async def announce(version: int) -> None:
+        await _pass(announcing)
+        versions.announce(db, lineage, version, f"weights/v{version}", validate=version in validate)
+
     while len(steps) < db.spec.max_steps:
         since = db.clock()
         batch = await _next_batch(db, lineage)
@@ -62,13 +70,19 @@ async def learn(
         leases.mark_trained(db, lineage, batch.step, publishes=publishes)
         trained = db.clock()
         if publishes:
+            await under_way
             await _pass(publishing)
-            versions.announce(db, lineage, version, f"weights/v{version}", validate=version in validate)
+            if announcing:
+                under_way = asyncio.ensure_future(announce(version))
+            else:
+                await announce(version)
         await _pass(between)
         steps.append(TrainedStep(batch, since, leased, trained, db.clock()))
         ended(steps[-1])
         if len(steps) == stop_after:
+            await under_way
             return steps
+    await under_way
     while validations.unfinished(db):
         await db.notifier.wait_async(db.notifier.changes)
     leases.finish(db, lineage)

@@ -54,6 +54,7 @@ class Schedule:
         redundancy: members that a group begins with beyond its size.
         load_seconds: that an engine stands still to load a version.
         publish_seconds: that the learner takes for a version.
+        announce_seconds: until it is announced after that, beside the next step.
         between_seconds: of the learner in each step for what is neither.
         filtered: share of the groups that filters reject.
         stop_after: steps after which it is stopped, as if it went on; None: at ``max_steps``, before which explorers
@@ -74,6 +75,7 @@ class Schedule:
     redundancy: int = 0
     load_seconds: float = 0.0
     publish_seconds: float = 0.0
+    announce_seconds: float = 0.0
     between_seconds: float = 0.0
     pace: Pace = even
     filtered: float = 0.0
@@ -138,9 +140,17 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
         busy.append(sum(engine.busy_seconds for engine in engines) / len(engines))
 
     exploring = asyncio.ensure_future(explorer.run())
-    publishing, between = schedule.publish_seconds, schedule.between_seconds
     learning = asyncio.ensure_future(
-        learn(db, schedule.train_seconds, publishing, schedule.validate, between, count_busy, schedule.stop_after)
+        learn(
+            db,
+            schedule.train_seconds,
+            schedule.publish_seconds,
+            schedule.validate,
+            schedule.between_seconds,
+            count_busy,
+            schedule.stop_after,
+            schedule.announce_seconds,
+        )
     )
     learning.add_done_callback(lambda _: explorer.stop() if schedule.stop_after else None)
     try:

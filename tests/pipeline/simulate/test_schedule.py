@@ -58,6 +58,22 @@ def test_generating_ahead_costs_the_slower_half() -> None:
     assert seconds_a_step(simulate(slow))[2:] == pytest.approx([5.0] * 7)  # 80 tokens at 16 a second
 
 
+def test_a_version_that_is_written_beside_the_next_step_costs_the_learner_nothing() -> None:
+    """10 s to generate, 10 to train, 2 to publish. By hand: what a version allows is claimed at once, is there 10 s
+    later, and is trained in the step after the next. At S = 1 two steps take 10 + 10 + 2 s, at S = 2 one takes what
+    training does; a learner that publishes itself takes 12.
+    """
+    half = replace(PLAIN, rate=lambda running: float(running), train_seconds=lambda _: 10.0)
+    for slack, beside in ((0, 11.0), (1, 10.0)):
+        ahead = spec(alpha=1.0 + slack, steps=12)
+        itself = simulate(replace(half, spec=ahead, publish_seconds=2.0))
+        outcome = simulate(replace(half, spec=ahead, publish_seconds=0.0, announce_seconds=2.0))
+        assert np.mean(seconds_a_step(itself)[3:]) == pytest.approx(12.0)
+        assert np.mean(seconds_a_step(outcome)[2:10]) == pytest.approx(beside)
+        assert outcome.audit["balanced"]
+        assert outcome.audit["max_staleness"] <= ahead.staleness_bound
+
+
 def test_a_load_halts_the_engine_and_what_is_between_steps_the_learner() -> None:
     outcome = simulate(replace(PLAIN, load_seconds=1.0, between_seconds=2.0))
     # what is between the steps runs beside the load and the next batch

@@ -232,7 +232,12 @@ class Run:
             on_ray, host = config.launcher == "ray", config.sync_address
             shares = shares_only_accelerator(config)
             opened = open_publisher(
-                config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host, shares_device=shares
+                config.sync_method,
+                self.run_dir.weights,
+                on_ray=on_ray,
+                host=host,
+                shares_device=shares,
+                deltas=config.sync_deltas,
             )
             publisher = parts.enter_context(contextlib.closing(opened))
             check = (lambda: None) if explorer is None else explorer.check

@@ -41,6 +41,7 @@ class MemoryPublisher:
         self._files = OrbaxPublisher(directory)
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
+        self.metrics: Mapping[str, float] = {}
 
     def publish(
         self,

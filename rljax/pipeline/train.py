@@ -333,6 +333,7 @@ class Trainer:
         if gap is not None and self._publishes(self._learner.steps):
             names = ("parity/version", "parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")
             values |= dict(zip(names, gap, strict=True))
+        if self._publishes(self._learner.steps):
             values |= self._publisher.metrics
         self._observers.step(self._learner.steps, values, batch)
         self._log_validations()

@@ -32,7 +32,7 @@ def open_publisher(
         return NcclPublisher(directory, host)
     if shares_device and deltas:
         raise PublishError(
-            f"sync_deltas={deltas}: the engines are handed versions on the learner's only accelerator, whole; leave it out"
+            f"sync_deltas={deltas}: on the learner's only accelerator engines are handed whole versions; leave it out"
         )
     if deltas:
         return DeltaPublisher(directory, deltas)

@@ -22,8 +22,8 @@ class Changes:
     """Changed values of an array.
 
     Attributes:
-        gaps: uint8 ``[bytes]``. For each changed value, how much further it lies than the one before (the first: than the
-            array's beginning), in C order: as many bytes of 255 as it has whole 255s, and one of what is left.
+        gaps: uint8 ``[bytes]``. For each changed value, how much further it lies than the one before, in C order (the
+            first: than the array's beginning): as many bytes of 255 as that has whole 255s, and one of what is left.
         values: ``[changed]``, the bits of the new values, as unsigned integers as wide as they are.
     """
 

@@ -215,7 +215,7 @@ def read_version(path: str | Path, held: PublishedVersion | None = None) -> Publ
     """Reads every tensor of the version in directory `path` and checks it against the manifest.
 
     Args:
-        path: the directory. Of a version that was written as changes, those before it are read too, back to a whole one.
+        path: the directory. Of a version that was written as changes those before it are read too, back to a whole one.
         held: a version of the same run that is not read again where they come to it. Its arrays stay as they are.
 
     Raises:
@@ -307,7 +307,10 @@ def tensor_info(content: Mapping[str, Any]) -> TensorInfo:
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     tensors = {name: tensor_info(info) for name, info in content["tensors"].items()}
     adapter = AdapterInfo(**content["adapter"]) if content.get("adapter") else None
-    base = (int(content["base"][0]), int(content["base"][1])) if content.get("base") else None
+    base: tuple[int, int] | None = None
+    if content.get("base") is not None:
+        version, lineage = content["base"]
+        base = int(version), int(lineage)
     head = int(content["version"]), int(content["lineage"]), content["model"], content["dtype"]
     return Manifest(*head, tensors, adapter, base, bool(content.get("followed", False)))
 

@@ -334,6 +334,8 @@ class Estimate:
         state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
+        if config.sync_deltas:  # the version before stays, to compare with, and is let go as the next one comes
+            groups += whole
         found = {
             "to load the model": max(map(read_at_once, stored)),
             "to publish a version": whole if in_memory else 0.0 if config.sync_method == "memory" else groups,

@@ -17,6 +17,7 @@ from rljax.weights import deltas
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels import memory, versions
+from sidecar.channels.changes import with_changes
 from sidecar.channels.versions import (
     CHANGES_NAME,
     VersionError,
@@ -115,6 +116,23 @@ def test_what_is_held_and_is_not_what_it_was_is_read_again(tmp_path: Path) -> No
     paths, given = run_of(DeltaPublisher(tmp_path, most=8), 3)
     receive(paths[1]).tensors["large"].reshape(-1).view(np.uint16)[7] ^= 1
     assert_same(receive(paths[2]), given[2])
+
+
+def test_a_base_that_was_published_again_is_not_taken_for_the_one_that_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be seen by the checksums; here it is not even tried."""
+    paths, _ = run_of(DeltaPublisher(tmp_path, most=8), 2)
+    receive(paths[1])
+    again = DeltaPublisher(tmp_path, most=8)
+    other = made(7)
+    publish(again, 1, other)
+    then = stepped(other, 8)
+    newest = publish(again, 2, then)
+    tried = list[int]()
+    monkeypatch.setattr(versions, "with_changes", lambda *given: tried.append(1) or with_changes(*given))
+    assert_same(receive(newest), then)
+    assert len(tried) == sum(then[name].tobytes() != array.tobytes() for name, array in other.items())
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -337,8 +337,8 @@ def _check_deltas(config: Config) -> Refusals:
         )
     if config.sync_deltas and config.has_hosts:
         yield ConfigError(
-            f"{what}: of a learner of several hosts (learner.hosts.number) each writes its part of a version whole; leave "
-            "it out"
+            f"{what}: of a learner of several hosts (learner.hosts.number) each writes its part of a version whole; "
+            "leave it out"
         )
     if config.sync_deltas and config.resolved_sync_dtype == "fp32":
         yield ConfigError(

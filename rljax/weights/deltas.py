@@ -45,7 +45,7 @@ class Compared:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What a step's metrics say of it."""
+        """Values for a step's metrics."""
         found = {"publish/bytes": float(self.nbytes), "publish/whole": float(self.changes is None)}
         return found if self.share is None else found | {"publish/changed_share": self.share}
 

@@ -87,7 +87,7 @@ class Publisher(Protocol):
     """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
     metrics: Mapping[str, float]
-    """What the metrics of a step say of the version that was published last, beside the seconds."""
+    """Values for a step's metrics, of the version that was published last."""
 
     def publish(
         self,

@@ -1,4 +1,4 @@
-"""What has changed of an array: which of its values, as the gaps between them, and what they are now.
+"""Finds what has changed of an array: which of its values, as the gaps between them, and what they are now.
 
 Bits are compared, so that NaN, infinities and -0.0 are values like any other.
 """

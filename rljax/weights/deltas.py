@@ -15,9 +15,10 @@ from rljax.weights.publisher import OrbaxPublisher, Tensors, gathered, infos_of
 from sidecar.channels.changes import Changes, changed_values, changes_of, packed_changes
 from sidecar.channels.versions import CHANGES_NAME, AdapterInfo, Manifest, TensorInfo, version_directory
 
-PAYS = 0.5
-"""Bytes of changes, of those of the whole, up to which they are written. There, at a third of the values of bfloat16,
-to find and to apply them takes a core about as long as to write and to read the whole (``bench/push.py``).
+PAYS = 0.2
+"""Bytes of changes, of those of the whole, up to which they are written: where 13 % of the values of bfloat16 have changed.
+Beyond that, to find and to apply them takes more of a processor than a disk or network of 1 GB/s takes for the rest
+(``bench/push_deltas.py``).
 """
 
 

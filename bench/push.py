@@ -1,11 +1,14 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
-    python -m bench.push [--quick] [--pushes N] [--models NAME ...]
+    python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``. Models
 of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
 channels take turns, the first push of each is not counted.
+
+deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
+random, become their neighbours in bfloat16. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
 
 learner: until the learner may train on: `Learner.export`, inside jit, and `Publisher.take`. write: that, and the
 publisher, which works beside the next step (checksums, and files or Ray's object store); write cpu: processor seconds
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import statistics
 import tempfile
@@ -47,17 +51,18 @@ from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
-from rljax.weights.channels import open_publisher
-from rljax.weights.publisher import Publisher
+from rljax.weights.deltas import DeltaPublisher
+from rljax.weights.memory import RayPublisher
+from rljax.weights.publisher import OrbaxPublisher, Publisher
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
 
-CHANNELS = ("checkpoint", "memory")
+CHANNELS = ("checkpoint", "deltas", "memory")
 SIZES = ("tiny", "135M", "494M")
 PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER = 3
 """Gaps between tokens after an update that still belong to it."""
 LOOK_SECONDS = 0.05
-PARTS = ("learner", "write", "write cpu", "read", "check", "load", "together", "largest_gap", "usual_gap")
+PARTS = ("written", "learner", "write", "write cpu", "read", "check", "load", "together", "largest_gap", "usual_gap")
 QWEN_500M = Architecture(
     family="qwen2",
     vocab_size=151_936,
@@ -81,12 +86,14 @@ class Pusher:
     engine: Engine
     publishers: Mapping[str, Publisher]
     vocab_size: int
+    changed: float
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
         """Pushes one version with requests in flight; returns the seconds of its `PARTS`."""
         running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
         if version:
             await self._gaps(GAPS_AFTER)
+        change(self.learner, self.changed, version)
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
         tensors = publisher.take(self.learner.export("bf16"))
         taken = time.perf_counter()
@@ -98,9 +105,10 @@ class Pusher:
         seen = await self._gaps(GAPS_AFTER)
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
         await asyncio.gather(*running)
-        publisher.delete(version, 1)
+        publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
+        megabytes = 1e-6 * publisher.metrics.get("publish/bytes", 2.0 * parameters(self.learner.architecture))
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
-        return seen | parts
+        return {**seen, **parts, "written": megabytes}
 
     async def _gaps(self, count: int) -> dict[str, float]:
         """Returns the times recorded by the engine's `Watch`, once so many more gaps between tokens have ended."""
@@ -116,6 +124,24 @@ class Pusher:
         tokens = np.random.default_rng(index).integers(0, self.vocab_size, PROMPT_TOKENS).astype(np.int32)
         seed = 1000 * version + index
         return GenerateRequest(f"{version}/{index}", tokens, SamplingParams(max_new_tokens=NEW_TOKENS, seed=seed))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def changed(params: Any, share: float, seed: int) -> Any:
+    """Returns parameters of which a share, drawn at random, are the numbers next to them in bfloat16."""
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    made = []
+    for leaf, key in zip(leaves, keys, strict=True):
+        bits = jax.lax.bitcast_convert_type(leaf.astype(jax.numpy.bfloat16), jax.numpy.uint16)
+        next_one = jax.lax.bitcast_convert_type(bits ^ 1, jax.numpy.bfloat16).astype(leaf.dtype)
+        made.append(jax.numpy.where(jax.random.bernoulli(key, share, leaf.shape), next_one, leaf))
+    return jax.tree.unflatten(tree, made)
+
+
+def change(learner: Learner, share: float, seed: int) -> None:
+    """Has a learner's parameters change, as `changed`."""
+    learner.state = replace(learner.state, params=changed(learner.state.params, share, seed))
 
 
 def config_of(run_dir: Path) -> Config:
@@ -139,7 +165,7 @@ def random_learner(config: Config, architecture: Architecture) -> Learner:
 
 
 async def measure(
-    config: Config, engine_launcher: Any, architecture: Architecture, pushes: int
+    config: Config, engine_launcher: Any, architecture: Architecture, pushes: int, share: float
 ) -> dict[str, dict[str, float]]:
     """Returns the medians of the parts of a push, by channel."""
     run = RunDir.create(config)
@@ -148,10 +174,14 @@ async def measure(
     (directory / "config.json").write_text(json.dumps(to_config(architecture) | {"dtype": "bfloat16"}))
     spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
     engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
-    publishers = {name: open_publisher(name, run.weights, on_ray=True, host="") for name in CHANNELS}
+    publishers: dict[str, Publisher] = {
+        "checkpoint": OrbaxPublisher(run.weights / "whole"),
+        "deltas": DeltaPublisher(run.weights / "deltas", pushes),
+        "memory": RayPublisher(run.weights / "memory"),
+    }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}
     try:
-        pusher = Pusher(random_learner(config, architecture), engine, publishers, architecture.vocab_size)
+        pusher = Pusher(random_learner(config, architecture), engine, publishers, architecture.vocab_size, share)
         for turn in range(pushes + 1):
             for number, channel in enumerate(CHANNELS):
                 seconds = await pusher.push(turn * len(CHANNELS) + number, channel)
@@ -187,6 +217,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two pushes each, without the 494M model")
     parser.add_argument("--pushes", type=int, default=7)
     parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
+    parser.add_argument("--changed", type=float, default=0.01, metavar="SHARE", help="of the values, before each push")
     options = parser.parse_args()
     print_machine()
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
@@ -204,7 +235,7 @@ def main() -> None:
         for name, architecture in models.items():
             config = config_of(Path(root) / name)
             found[name] = asyncio.run(
-                measure(config, engine_launcher, architecture, 2 if options.quick else options.pushes)
+                measure(config, engine_launcher, architecture, 2 if options.quick else options.pushes, options.changed)
             )
             jax.clear_caches()
     show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})

@@ -51,6 +51,7 @@ from rljax.pipeline.observers import LearnerObservers, Observers
 from rljax.pipeline.run_dir import RunDir
 from rljax.pipeline.train import Outputs, Trainer
 from rljax.weights.channels import open_publisher
+from rljax.weights.publisher import Publisher
 from sidecar.errors import escape_exception, escape_log_records, first_line
 
 T = TypeVar("T")
@@ -229,12 +230,7 @@ class Run:
             explorer = self._launch_explorer(tasksets, observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
-            on_ray, host = config.launcher == "ray", config.sync_address
-            shares = shares_only_accelerator(config)
-            opened = open_publisher(
-                config.sync_method, self.run_dir.weights, on_ray=on_ray, host=host, shares_device=shares
-            )
-            publisher = parts.enter_context(contextlib.closing(opened))
+            publisher = parts.enter_context(contextlib.closing(self._open_publisher()))
             check = (lambda: None) if explorer is None else explorer.check
             outputs, life = Outputs(self.run_dir, checkpoints, publisher, observers), heartbeat.token
             trainer = Trainer(config, db, step_runner, outputs, self._gauges, self._stop, check, life, damaged)
@@ -254,6 +250,17 @@ class Run:
                 if self._hosts is None or not means_loss(error):  # all hosts start again, and the run goes on
                     trainer.fail_run(error)
                 raise
+
+    def _open_publisher(self) -> Publisher:
+        config = self.config
+        return open_publisher(
+            config.sync_method,
+            self.run_dir.weights,
+            on_ray=config.launcher == "ray",
+            host=config.sync_address,
+            shares_device=shares_only_accelerator(config),
+            deltas=config.sync_deltas,
+        )
 
     @property
     def _patience(self) -> float:

@@ -33,7 +33,7 @@ def check_placement(config: Config) -> Refusals:
         _check_cpu_engine,
         _check_number,
     )
-    return collected(config, *learner, *shared, *engines, _check_channel)
+    return collected(config, *learner, *shared, *engines, _check_channel, _check_deltas)
 
 
 def _check_layout(config: Config) -> Refusals:
@@ -325,3 +325,23 @@ def _check_channel(config: Config) -> Refusals:
         by_ray = config.mode == "both" and not ENGINES[config.sidecar.engine].own_workers
         ways = "write sync_method=checkpoint or nccl" + (", or launcher=ray" if by_ray else "")
         yield ConfigError(f"sync_method=memory: {separation}, and no memory is shared; {ways}")
+
+
+def _check_deltas(config: Config) -> Refusals:
+    """Refuses ``sync_deltas`` where no version can be written as what has changed, or where that never pays."""
+    what = f"sync_deltas={config.sync_deltas}"
+    if config.sync_deltas and config.sync_method != "checkpoint":
+        yield ConfigError(
+            f"{what}: with sync_method={config.sync_method} every version travels whole; write sync_method=checkpoint, "
+            "or leave it out"
+        )
+    if config.sync_deltas and config.has_hosts:
+        yield ConfigError(
+            f"{what}: of a learner of several hosts (learner.hosts.number) each writes its part of a version whole; "
+            "leave it out"
+        )
+    if config.sync_deltas and config.resolved_sync_dtype == "fp32":
+        yield ConfigError(
+            f"{what}: of versions in float32 nearly every value changes at every step; write sync_dtype=bf16, or leave "
+            "it out"
+        )

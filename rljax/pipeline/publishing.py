@@ -54,8 +54,10 @@ class Publishing:
         self._db, self._run, self._publisher, self._observers = db, run, publisher, observers
         self._under_way: Future[None] | None = None
         self._begun, self._version = 0.0, 0
-        self.seconds: dict[str, float] = {}
-        """Metric of the newest announced version: seconds from its weights until it was announced; none before one."""
+        self.metrics: dict[str, float] = {}
+        """Of the newest announced version: seconds from its weights until it was announced, and what its publisher
+        says; none before one.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +164,6 @@ class Publishing:
         except StaleWriterError:
             self._publisher.delete(version, lineage)
             raise
-        self.seconds = {"publish/seconds": time.perf_counter() - begun}
+        self.metrics = {"publish/seconds": time.perf_counter() - begun} | dict(self._publisher.metrics)
         self.prune(lineage)
         self._observers.trace.span(PUBLISHER, f"write version {version}", since, time.time())

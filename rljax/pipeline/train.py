@@ -315,7 +315,7 @@ class Trainer:
             values["batch/masked_fraction"] = 1 - values["tokens/trained"] / sampled if sampled else 0.0
         values["tokens_per_second"] = (values["batch/trained_tokens"] if alone else sampled) / wall
         values["bound/fraction"] = min(1.0, max(clock.spent["train"], busy) / wall)
-        values |= self._publishing.seconds
+        values |= self._publishing.metrics
         gap = versions.latest_gap(self._db)
         if gap is not None and self._publishes(self._learner.steps):
             names = ("parity/version", "parity/max_abs_logprob_gap", "parity/mean_abs_logprob_gap")

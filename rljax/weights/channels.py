@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.memory import MemoryPublisher, RayPublisher, SharedDevicePublisher
 from rljax.weights.nccl import NcclPublisher
-from rljax.weights.publisher import OrbaxPublisher, Publisher
+from rljax.weights.publisher import OrbaxPublisher, Publisher, PublishError
 
 
 def open_publisher(
-    sync_method: str, directory: Path, *, on_ray: bool, host: str, shares_device: bool = False
+    sync_method: str, directory: Path, *, on_ray: bool, host: str, shares_device: bool = False, deltas: int = 0
 ) -> Publisher:
     """Opens the learner's end of the channel that ``config.sync_method`` names.
 
@@ -20,6 +21,7 @@ def open_publisher(
         on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
         host: ``nccl``: the address of this machine by which engines reach it.
         shares_device: ``checkpoint``: whether the engines are threads of this process on the learner's only device.
+        deltas: ``checkpoint``: versions in a row that may be written as what has changed; 0: each is written whole.
 
     Raises:
         PublishError: the channel cannot be opened.
@@ -28,4 +30,10 @@ def open_publisher(
         return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
     if sync_method == "nccl":
         return NcclPublisher(directory, host)
+    if shares_device and deltas:
+        raise PublishError(
+            f"sync_deltas={deltas}: on the learner's only accelerator engines are handed whole versions; leave it out"
+        )
+    if deltas:
+        return DeltaPublisher(directory, deltas)
     return SharedDevicePublisher(directory) if shares_device else OrbaxPublisher(directory)

@@ -50,6 +50,7 @@ class MemoryPublisher:
         self._files = OrbaxPublisher(directory)
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
+        self.metrics: Mapping[str, float] = {}
 
     def take(self, tensors: Tensors) -> Tensors:
         """See `rljax.weights.publisher.Publisher.take`: arrays of an accelerator stay on it."""

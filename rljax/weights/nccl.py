@@ -87,6 +87,7 @@ class NcclPublisher:
             PublishError: the address is none of this machine's, or the directory cannot be used.
         """
         self._files = OrbaxPublisher(directory)
+        self.metrics: Mapping[str, float] = {}
         self._host = host
         self._deadline = deadline
         self._key = secrets.token_hex(32)

@@ -86,6 +86,9 @@ class DtypeError(ValueError):
 class Publisher(Protocol):
     """Publishes versions to engines, over one channel. One process publishes; any number read."""
 
+    metrics: Mapping[str, float]
+    """Values for a step's metrics, of the version that was published last."""
+
     def take(self, tensors: Tensors) -> Tensors:
         """Takes a learner's tensors to where this channel has them; returns them as `publish` may read them at any
         time after, on any thread, whatever the learner does meanwhile.
@@ -150,6 +153,8 @@ class OrbaxPublisher:
             PublishError: it cannot be made.
         """
         self.directory = Path(directory).absolute()
+        self.metrics: Mapping[str, float] = {}
+        self._bases: dict[tuple[int, int], tuple[int, int] | None] = {}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -177,9 +182,8 @@ class OrbaxPublisher:
         draft = hidden / final.name  # Orbax does not find the parts of what has a hidden name itself
         try:
             hidden.mkdir()
-            infos = _written(hidden, draft, tensors, dtype)
+            manifest = self._write(hidden, draft, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
             failpoint("write")
-            manifest = Manifest(version, lineage, model, dtype, infos, adapter)
             (draft / MANIFEST_NAME).write_text(manifest.to_json())
             self._rename_into_place(draft, final, manifest)
         except (DtypeError, DamagedFileError):
@@ -207,9 +211,12 @@ class OrbaxPublisher:
         """See `Publisher.close`: what is written stays."""
 
     def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
-        """See `Publisher.prune`. Who is writing in an earlier lineage gets a `PublishError`."""
-        for version, published_by in self.published():
-            if published_by <= lineage and (version, published_by) not in keep:
+        """See `Publisher.prune`. Who is writing in an earlier lineage gets a `PublishError`. What a kept version was
+        written against is kept with it.
+        """
+        needed = self._with_bases(keep)
+        for version, published_by in reversed(self.published()):  # each before those that it was written against
+            if published_by <= lineage and (version, published_by) not in needed:
                 self.delete(version, published_by)
         for entry in self.directory.iterdir():
             if not entry.name.startswith(_HIDDEN):
@@ -223,6 +230,28 @@ class OrbaxPublisher:
         found = (_VISIBLE.fullmatch(entry.name) for entry in self.directory.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
+    def _write(self, hidden: Path, draft: Path, head: Manifest, tensors: Tensors) -> Manifest:
+        """Writes a version's arrays to ``draft``; returns its manifest: ``head``, with them."""
+        return replace(head, tensors=_written(hidden, draft, tensors, head.dtype))
+
+    def _with_bases(self, keep: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+        needed = set[tuple[int, int]]()
+        for kept in keep:
+            identity: tuple[int, int] | None = kept
+            while identity is not None and identity not in needed:
+                needed.add(identity)
+                identity = self._base_of(identity)
+        self._bases = {identity: base for identity, base in self._bases.items() if identity in needed}
+        return needed
+
+    def _base_of(self, identity: tuple[int, int]) -> tuple[int, int] | None:
+        if identity not in self._bases:
+            try:
+                self._bases[identity] = read_manifest(version_directory(self.directory, *identity)).base
+            except VersionError:  # it is not there, or nobody can read it
+                return None
+        return self._bases[identity]
+
     def _rename_into_place(self, draft: Path, final: Path, manifest: Manifest) -> None:
         if final.exists():
             # two processes may publish the initial weights at once; whoever reads the first must not lose them
@@ -231,6 +260,7 @@ class OrbaxPublisher:
                     return
             self.delete(manifest.version, manifest.lineage)
         draft.rename(final)
+        self._bases[manifest.identity] = manifest.base
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"

@@ -6,6 +6,7 @@ Both are lost with the learner's process; it publishes again when it is restarte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ RAY_SECONDS = 300.0
 """Seconds in which Ray must hand over a version, or any answer of a weight store."""
 
 _kept: dict[str, PublishedVersion] = {}
+_last: dict[str, PublishedVersion] = {}
+"""The version that was read last, by the directory that its own lies in."""
 
 
 def keep(address: str, published: PublishedVersion) -> None:
@@ -58,8 +61,30 @@ def read_memory(address: str) -> PublishedVersion:
 
 
 def read_files(path: str) -> PublishedVersion:
-    """Reads a version from its directory, `read_version`; where this process keeps it under that path, as it has it."""
-    return _kept.get(path) or read_version(path)
+    """Reads a version from its directory, `read_version`; where this process keeps it under that path, as it has it.
+
+    A version that others will be written against is kept on the host until the next is read, which then is what has
+    changed alone. Where what is kept does not lead to what the manifest says, the version is read from its files alone.
+
+    Raises:
+        VersionGoneError, VersionError: as `read_version`.
+    """
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    root = str(Path(path).absolute().parent)
+    held = _last.get(root)
+    try:
+        published = read_version(path, held)
+    except VersionGoneError:
+        raise
+    except VersionError:
+        if held is None:
+            raise
+        published = read_version(path)
+    _last.clear()  # of one run alone: what one before it left is let go
+    if published.manifest.followed:
+        _last[root] = published
+    return published
 
 
 class WeightStore:

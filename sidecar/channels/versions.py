@@ -2,7 +2,9 @@
 
 A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
 and zarr3, which tensorstore reads by itself), of several hosts one of each, with a ``manifest.json`` that says what
-must be in it. Versions that travel without files have an address instead of a path; `receive` takes either.
+must be in it. One that was written as what has changed since the version before has that version's directory beside it,
+and the changes in a safetensors file. Versions that travel without files have an address instead of a path; `receive`
+takes either.
 """
 
 from __future__ import annotations
@@ -19,11 +21,16 @@ from typing import Any, Protocol
 import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
 import numpy as np
 import tensorstore
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
+from sidecar.channels.changes import unpacked_changes, with_changes
 from sidecar.errors import first_line
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = 1
+CHANGES_NAME = "changes.safetensors"
+"""File of a version that was written as what has changed; see `sidecar.channels.changes.packed_changes`."""
+MANIFEST_FORMAT, MANIFEST_FORMAT_OF_CHANGES = 1, 2
 READ_SECONDS = 300.0
 """Seconds in which a version must be read: longer than a slow disk takes, so that only one that hangs fails."""
 # Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
@@ -76,6 +83,8 @@ class Manifest:
         dtype: ``bf16`` or ``fp32``.
         tensors: every tensor by its Hugging Face name; of an adapter its factors; see `sidecar.adapters`.
         adapter: what they change; None where they are a whole model.
+        base: version and lineage of the version against which only what has changed was written; None where all was.
+        followed: whether versions after this one may be written against it, so that it is worth keeping what was read.
     """
 
     version: int
@@ -84,10 +93,18 @@ class Manifest:
     dtype: str
     tensors: Mapping[str, TensorInfo]
     adapter: AdapterInfo | None = None
+    base: tuple[int, int] | None = None
+    followed: bool = False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Version and lineage."""
+        return self.version, self.lineage
 
     def to_json(self) -> str:
         """Returns the text of ``manifest.json``."""
-        return json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1)
+        written = MANIFEST_FORMAT if self.base is None else MANIFEST_FORMAT_OF_CHANGES
+        return json.dumps({"format": written, **asdict(self)}, indent=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +202,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
         content = json.loads(text)
     except ValueError as error:
         raise VersionError(f"{where} cannot be read: {first_line(error)}") from error
-    if not isinstance(content, dict) or content.pop("format", None) != MANIFEST_FORMAT:
+    formats = MANIFEST_FORMAT, MANIFEST_FORMAT_OF_CHANGES
+    if not isinstance(content, dict) or content.pop("format", None) not in formats:
         raise VersionError(f"{where} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
     try:
         return _manifest(content)
@@ -193,16 +211,65 @@ def parse_manifest(text: str, where: str) -> Manifest:
         raise VersionError(f"{where} is damaged ({first_line(error)}); publish the version again") from error
 
 
-def read_version(path: str | Path) -> PublishedVersion:
+def read_version(path: str | Path, held: PublishedVersion | None = None) -> PublishedVersion:
     """Reads every tensor of the version in directory `path` and checks it against the manifest.
+
+    Args:
+        path: the directory. Of a version that was written as changes those before it are read too, back to a whole one.
+        held: a version of the same run that is not read again where they come to it. Its arrays stay as they are.
 
     Raises:
         VersionError: the version is gone, or a tensor is missing, mis-shaped or corrupted; the line names it.
     """
     path = Path(path).absolute()
     manifest = read_manifest(path)
-    tensors = _read_arrays(path, manifest)
+    if held is not None and held.manifest == manifest:
+        return held
+    changed, first = chain(path, None if held is None else held.manifest)
+    tensors: Mapping[str, np.ndarray]
+    if held is not None and first.manifest == held.manifest:
+        tensors = held.tensors
+    else:
+        tensors = _read_arrays(first.path, first.manifest)
+    for one in reversed(changed):
+        tensors = _with_changes(tensors, one)
     return checked(PublishedVersion(manifest, tensors), str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A version in its directory, as one of those that a version needs."""
+
+    path: Path
+    manifest: Manifest
+
+
+def chain(path: Path, held: Manifest | None = None) -> tuple[list[Link], Link]:
+    """Returns those versions, from the one in directory `path` back, that were written as changes, and the one before
+    them, which is whole or ``held``.
+
+    Raises:
+        VersionGoneError: the version is gone.
+        VersionError: a manifest cannot be read, or the version is there and one that it needs is not.
+    """
+    wanted, changed = path, list[Link]()
+    while True:
+        try:
+            link = Link(path, read_manifest(path))
+        except VersionGoneError as error:
+            if not (wanted / MANIFEST_NAME).exists():  # a version goes before those that it needs
+                raise VersionGoneError(gone(str(wanted))) from error
+            raise VersionError(
+                f"{wanted} has what changed since {path.name}, which is not there; load a version that is whole, or "
+                "start the learner again, which publishes one"
+            ) from error
+        base = link.manifest.base
+        if base is None or link.manifest == held:
+            return changed, link
+        if base >= link.manifest.identity:
+            raise VersionError(f"{path / MANIFEST_NAME} is damaged: its base is not before it; publish it again")
+        changed.append(link)
+        path = version_directory(path.parent, *base)
 
 
 def checked(published: PublishedVersion, where: str) -> PublishedVersion:
@@ -240,9 +307,24 @@ def tensor_info(content: Mapping[str, Any]) -> TensorInfo:
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     tensors = {name: tensor_info(info) for name, info in content["tensors"].items()}
     adapter = AdapterInfo(**content["adapter"]) if content.get("adapter") else None
-    return Manifest(
-        int(content["version"]), int(content["lineage"]), content["model"], content["dtype"], tensors, adapter
-    )
+    base: tuple[int, int] | None = None
+    if content.get("base") is not None:
+        version, lineage = content["base"]
+        base = int(version), int(lineage)
+    head = int(content["version"]), int(content["lineage"]), content["model"], content["dtype"]
+    return Manifest(*head, tensors, adapter, base, bool(content.get("followed", False)))
+
+
+def _with_changes(before: Mapping[str, np.ndarray], link: Link) -> dict[str, np.ndarray]:
+    file, after = link.path / CHANGES_NAME, dict(before)
+    try:
+        for name, changes in unpacked_changes(load_file(file)):
+            after[name] = with_changes(after[name], changes)
+    except (OSError, SafetensorError, ValueError, IndexError, KeyError) as error:
+        if not (link.path / MANIFEST_NAME).exists():
+            raise VersionGoneError(gone(str(link.path))) from error
+        raise VersionError(f"{file} cannot be read: {first_line(error)}; publish the version again") from error
+    return after
 
 
 def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:

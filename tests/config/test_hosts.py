@@ -36,6 +36,7 @@ def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
         ),
         ({"number": 2}, 1, {}, "learner.hosts.number=2: learner.mesh multiplies to 1 devices"),
         ({"number": 2}, 4, {"sync_method": "nccl"}, "learner.hosts.number=2: sync_method=nccl"),
+        ({"number": 2}, 4, {"sync_deltas": 8, "sync_dtype": "bf16"}, "sync_deltas=8: of a learner of several hosts"),
         ({"number": 2}, 4, {"sidecar": SidecarConfig(colocate=True)}, "learner.hosts.number=2: sidecar.colocate=true"),
     ],
 )

@@ -325,6 +325,14 @@ COMBINATIONS: list[tuple[Mapping[str, Any], str]] = [
         "sync_method=memory: the workers of sidecar.engine=vllm_async are processes of its own, and no memory is "
         "shared; write sync_method=checkpoint or nccl",
     ),
+    ({"sync_deltas": 8}, "sync_deltas=8: of versions in float32 nearly every value changes at every step; write sync_"),
+    *(
+        (
+            {"sync_deltas": 8, "sync_dtype": "bf16", "sync_method": method},
+            f"sync_deltas=8: with sync_method={method} every version travels whole; write sync_method=checkpoint, or",
+        )
+        for method in ("memory", "nccl")
+    ),
 ]
 
 

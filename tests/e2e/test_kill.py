@@ -15,8 +15,9 @@ import psutil
 import psycopg
 import pytest
 from lives import Role, live_to_the_end
-from program import Started, audit_of, batches_of, query, run
+from program import Started, audit_of, batches_of, query, run, undocumented
 
+from sidecar.channels.versions import read_manifest, read_version
 from sidecar.failpoints import NAMES, PHASES
 from tests.postgres import Server
 
@@ -98,6 +99,23 @@ def test_versions_that_die_with_the_learner_come_again(
     assert_nothing_was_lost(tmp_path / "run", steps=8, staleness=0)
     assert batches_of(tmp_path / "run") == undisturbed[: 8 * 4]
     assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
+
+
+def test_versions_written_as_what_has_changed_outlive_who_dies(tmp_path: Path, cache: Path) -> None:
+    """The explorer joins anew, far from a whole version; the learner dies between a version and its announcement."""
+    changes = ("sync_deltas=16", "sync_dtype=bf16", "learner.optimizer.learning_rate=1e-6", "max_steps=16")
+    shells = {
+        "trainer": Role(("mode=train",), ("write:4", "announce:5", "")),
+        "explorer": Role(("mode=explore",), ("load:6", "validate:2", "")),
+    }
+    live_to_the_end(tmp_path / "run", cache, (*AHEAD, *changes), shells)
+    assert_nothing_was_lost(tmp_path / "run", steps=16, staleness=1)
+    rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row.get("publish/whole") == 0 for row in rows) > 8, "most were written as what has changed"
+    assert not undocumented(tmp_path / "run")
+    assert any(read_manifest(path).base for path in (tmp_path / "run" / "weights").iterdir())
+    for path in (tmp_path / "run" / "weights").iterdir():
+        read_version(path)
 
 
 def test_a_trainer_and_an_explorer_in_shells_of_their_own_die_five_times_each(tmp_path: Path, cache: Path) -> None:

@@ -93,7 +93,7 @@ def test_nothing_is_announced_before_it_is_whole_and_then_it_is_with_its_probe(l
     assert newest is not None
     assert np.array_equal(newest.probe, PROBE)
     assert read_version(lab.run.root / newest.path).tensors["w"].tolist() == [[0.0] * 3] * 2
-    assert lab.publishing.seconds["publish/seconds"] > 0.0
+    assert lab.publishing.metrics["publish/seconds"] > 0.0
 
 
 def test_versions_that_the_ledger_no_longer_names_are_withdrawn(lab: Lab) -> None:

@@ -338,10 +338,10 @@ class Estimate:
         in_memory = config.sync_method == "memory" and self._versions_on_host
         alone = not config.has_hosts and (devices or self.mesh.size) >= self.mesh.size
         beside = config.sync_overlap and config.sync_method == "checkpoint" and alone
-        found = {
-            "to load the model": max(map(read_at_once, stored)),
-            "to publish a version": whole if in_memory or beside else 0.0 if config.sync_method == "memory" else groups,
-        }
+        published = whole if in_memory or beside else 0.0 if config.sync_method == "memory" else float(groups)
+        if config.sync_deltas:  # the version before stays, to compare with, and is let go as the next one comes
+            published += whole
+        found = {"to load the model": max(map(read_at_once, stored)), "to publish a version": published}
         shards = self.mesh.fsdp * self.mesh.expert * self.mesh.tensor
         own = min(1.0, (devices or shards) / shards)
         return found if self.platform == "cpu" else found | {"to save a checkpoint": saved * own}

@@ -27,7 +27,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_pool import EnginePool
 from rljax.weights.draft import Draft, scratch
 from rljax.weights.publisher import PublishError
-from sidecar.channels.versions import is_address
+from sidecar.channels.versions import VersionError, chain, is_address
 from sidecar.errors import first_line
 from sidecar.protocol import WeightsGoneError, WeightUpdateError
 
@@ -164,14 +164,24 @@ class PublishedWeights:
         assert self._scratch is not None
         source, target = self._run.root / announced.path, self._scratch.path / Path(announced.path).name
         try:
-            shutil.copytree(source, target, copy_function=_link_or_copy)
-        except OSError as error:
-            shutil.rmtree(target, ignore_errors=True)
+            changed, first = chain(source.absolute())
+            for link in (first, *changed):  # what a version was written against is kept beside it
+                if not (kept := target.parent / link.path.name).exists():
+                    _keep_directory(link.path, kept)
+        except (OSError, VersionError) as error:
             if not source.exists():
                 raise WeightsGoneError(f"version {announced.version} is not in {source} any more") from None
             reason = f"version {announced.version} cannot be kept in {target.parent}: {first_line(error)}"
             raise PublishError(f"{reason}; free disk space") from error
         return dataclasses.replace(announced, path=self._run.announced_path(str(target)))
+
+
+def _keep_directory(source: Path, target: Path) -> None:
+    try:
+        shutil.copytree(source, target, copy_function=_link_or_copy)
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def _link_or_copy(source: str, target: str) -> None:

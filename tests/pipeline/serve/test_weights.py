@@ -7,6 +7,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from sqlalchemy import select
 
@@ -15,6 +17,8 @@ from rljax.config.validate import ConfigError
 from rljax.ledger import schema, versions
 from rljax.ledger.compatibility import check_model
 from rljax.pipeline.serve.weights import CheckpointWeights, PublishedWeights
+from rljax.weights.deltas import DeltaPublisher
+from sidecar.channels.versions import read_version
 from sidecar.protocol import WeightsGoneError
 from tests.pipeline.serve.lab import Served, Versions, config_of
 
@@ -48,6 +52,34 @@ def test_a_version_whose_files_are_gone_is_refused(tmp_path: Path) -> None:
     versions.announce(run.db, 0, 0, "weights/v0-0")
     with pytest.raises(WeightsGoneError, match=r"^version 0 is not in .*/weights/v0-0 any more$"):
         loaded(run, version="0")
+
+
+def test_what_a_version_was_written_against_is_kept_with_it(tmp_path: Path) -> None:
+    run = Versions(config_of(tmp_path / "run"))
+    publisher, tensors = DeltaPublisher(run.run.weights, most=8), {"a": np.zeros((32, 32), ml_dtypes.bfloat16)}
+    for version in range(3):
+        tensors = {"a": tensors["a"].copy()}
+        tensors["a"][version] = version + 1
+        publisher.publish(version, 0, tensors, model="", dtype="bf16")
+    versions.announce(run.db, 0, 2, "weights/v2-0")
+
+    class Late:
+        """Loads as an engine does that takes another's place, when the run has deleted what nobody needs."""
+
+        async def load(self, announced: versions.Announced) -> None:
+            publisher.prune((), 0)
+            self.found = read_version(run.run.root / announced.path).tensors["a"]
+
+    pool: Any = Late()
+    weights = PublishedWeights(
+        dataclasses.replace(run.config, serve=ServeConfig(version="2")), run.run, run.model, run.run.root / "serve"
+    )
+    try:
+        asyncio.run(weights.load(pool))
+    finally:
+        weights.close()
+    assert not list(run.run.weights.iterdir())
+    np.testing.assert_array_equal(pool.found, tensors["a"])
 
 
 def test_a_run_with_another_model_is_not_followed(tmp_path: Path) -> None:

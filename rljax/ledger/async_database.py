@@ -26,9 +26,14 @@ class AsyncDatabase:
         spec, clock, notifier: those of the `Database`; they never wait.
     """
 
-    def __init__(self, db: Database, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        executor: Executor | None = None,
+        noted: Callable[[float, float], None] | None = None,
+    ) -> None:
         """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; on virtual time
-        another.
+        another. ``noted`` is told on it when each call began and ended, by the clock.
 
         The thread starts with the first call. Closing ``db`` remains the caller's.
         """
@@ -36,6 +41,7 @@ class AsyncDatabase:
         self.clock: Callable[[], float] = db.clock
         self.notifier: Notifier = db.notifier
         self._db = db
+        self._noted = noted
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +54,7 @@ class AsyncDatabase:
         Raises:
             Exception: what the function raises.
         """
-        made = self._executor.submit(function, self._db, *args, **kwargs)
+        made = self._executor.submit(self._run, function, *args, **kwargs)
         try:
             if made.done():
                 await asyncio.sleep(0)
@@ -65,7 +71,7 @@ class AsyncDatabase:
 
     def post(self, function: Callable[Concatenate[Database, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Queues a call of the ledger without waiting: for notes. One that fails is logged. Any thread."""
-        self._executor.submit(function, self._db, *args, **kwargs).add_done_callback(_log_failure)
+        self._executor.submit(self._run, function, *args, **kwargs).add_done_callback(_log_failure)
 
     async def close(self) -> None:
         """Finishes the calls that are pending and ends the thread; no call can be made any more."""
@@ -73,6 +79,14 @@ class AsyncDatabase:
             await self.call(lambda _: None)
         finally:
             self._executor.shutdown(wait=False)
+
+    def _run(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        begin = self.clock()
+        try:
+            return function(self._db, *args, **kwargs)
+        finally:
+            if self._noted is not None:
+                self._noted(begin, self.clock())
 
 
 def _log_failure(made: Future[Any]) -> None:

@@ -11,6 +11,7 @@ from rljax.algorithms.registry import chosen_filters
 from rljax.config.schema import Config, GeneratingConfig
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
+from rljax.observe.busy import Gathered, TimedSelector
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model, parity_bound, probe_tokens
@@ -49,7 +50,8 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
-    ledger = AsyncDatabase(db)
+    transactions = Gathered(lambda begin, end: trace.span(f"{name} · ledger", "transactions", begin, end))
+    ledger = AsyncDatabase(db, noted=transactions.add)
     training, held_out = tasksets.training, tasksets.held_out
 
     checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))
@@ -129,4 +131,5 @@ def run_to_end(explorer: Explorer, workflows: Workflows, started: Callable[[asyn
         finally:
             await workflows.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(TimedSelector(explorer.ran))) as runner:
+        runner.run(main())

@@ -255,8 +255,8 @@ def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer
         if s.track.endswith(_REQUESTS) and s.track.startswith(f"{explorer} ") and s.track != name + _REQUESTS
     ]
     again, first = _prefills(own)
-    # What computes is not seen from outside: of an engine that says nothing of itself, it is all that it has to do.
-    silent = not own
+    # Of an engine that does not say when it computes, that is when it has something to do.
+    silent = not any(s.name in ("decode", "step") for s in own)
     in_flight = ("requests in flight", COMPUTING) if silent else ("Python: requests in flight, none computed", PYTHON)
     return [
         ("validating", VALIDATING, Cover((s.start, s.end) for s in versions if s.name.startswith(VALIDATION))),
@@ -282,10 +282,11 @@ def _prefills(spans: Iterable[Span]) -> tuple[Cover, Cover]:
     """
     again, first = [], []
     for s in spans:
-        if s.name in ("prefill", "step"):
+        if s.name == "prefill":
             share = s.args.get("again", 0.0) / max(s.args.get("tokens", 0.0), 1.0)
             middle = s.start + min(share, 1.0) * (s.end - s.start)
             again.append((s.start, middle))
-            if s.name == "prefill":
-                first.append((middle, s.end))
+            first.append((middle, s.end))
+        elif s.name == "reread":
+            again.append((s.start, s.end))
     return Cover(again), Cover(first)

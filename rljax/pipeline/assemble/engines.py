@@ -19,7 +19,7 @@ from rljax.config.validate_placement import device_indices, engine_memory_share,
 from rljax.learner.sharding import Present, jax_devices
 from rljax.models.adapter import target_words
 from rljax.models.common.architecture import Architecture
-from rljax.observe.trace import NullTrace, Trace
+from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
@@ -119,7 +119,17 @@ def engine_spec(
         accelerators=sidecar.tensor_parallel_size if gpu else 0,
         cores=cores,
         log=str(log),
+        trace=_engine_trace(config, run, index),
     )
+
+
+def _engine_trace(config: Config, run: RunDir, index: int) -> dict[str, Any]:
+    """Returns what the trace of an engine in a process of its own is written by; nothing without a trace."""
+    if not config.observe.trace:
+        return {}
+    role = _process(config, index)
+    path = part_path(run.root.absolute(), role)
+    return {"path": str(path), "role": role, "track": f"{role} · computation", "limit": config.observe.trace_events}
 
 
 def local_platform(config: Config) -> str:

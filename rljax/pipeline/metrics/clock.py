@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 PARTS = ("wait", "train", "publish", "checkpoint", "report")
 """Parts of a step that have a metric each; the last is of the row before, which is written as the step begins."""
 
+
 @dataclass
 class Clock:
     """Measures the seconds of each part of one step."""

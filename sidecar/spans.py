@@ -1,7 +1,7 @@
 """A file of what an engine did when, written by the process that it has to itself.
 
-Its lines are those of the parts of a run's trace: ``["X", track, name, start µs, duration µs, numbers]``, behind one that
-names the process.
+Its lines are those of the parts of a run's trace: ``["X", track, name, start µs, duration µs, numbers]``, behind one
+that names the process.
 """
 
 from __future__ import annotations

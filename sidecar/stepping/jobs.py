@@ -11,7 +11,6 @@ import numpy as np
 
 from sidecar.protocol import UNKNOWN_ROUTE, Completion, GenerateRequest
 
-
 Trace = Callable[[str, float, float, dict[str, float]], None]
 """Called with the name of what an engine did, its start and end in Unix seconds, and its numbers. From any thread."""
 

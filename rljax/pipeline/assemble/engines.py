@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def make_pool(
     else:
         for index in range(config.sidecar.num_engines):  # what is wrong is said before anything is started
             engine_spec(config, run, model, index, engine_launcher, before)
-        start = _with_engine_launcher(config, run, model, engine_launcher, before)
+        start = _with_engine_launcher(config, run, model, engine_launcher, before, isinstance(trace, Trace))
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
     return EnginePool(
         start,
@@ -119,14 +119,11 @@ def engine_spec(
         accelerators=sidecar.tensor_parallel_size if gpu else 0,
         cores=cores,
         log=str(log),
-        trace=_engine_trace(config, run, index),
     )
 
 
-def _engine_trace(config: Config, run: RunDir, index: int) -> dict[str, Any]:
-    """Returns what the trace of an engine in a process of its own is written by; nothing without a trace."""
-    if not config.observe.trace:
-        return {}
+def _trace_of(config: Config, run: RunDir, index: int) -> dict[str, Any]:
+    """Returns what the trace of an engine in a process of its own is written by."""
     role = _process(config, index)
     path = part_path(run.root.absolute(), role)
     return {"path": str(path), "role": role, "track": f"{role} · computation", "limit": config.observe.trace_events}
@@ -158,10 +155,11 @@ def _policy(config: Config) -> UpdatePolicy:
 
 
 def _with_engine_launcher(
-    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before
+    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before, traced: bool
 ) -> EngineFactory:
     async def start(index: int) -> Engine:
-        return await engine_launcher.start(engine_spec(config, run, model, index, engine_launcher, before))
+        spec = engine_spec(config, run, model, index, engine_launcher, before)
+        return await engine_launcher.start(replace(spec, trace=_trace_of(config, run, index)) if traced else spec)
 
     return start
 

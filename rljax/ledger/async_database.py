@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -54,7 +55,7 @@ class AsyncDatabase:
         Raises:
             Exception: what the function raises.
         """
-        made = self._executor.submit(self._run, function, *args, **kwargs)
+        made = self._executor.submit(self._run, functools.partial(function, self._db, *args, **kwargs))
         try:
             if made.done():
                 await asyncio.sleep(0)
@@ -71,7 +72,8 @@ class AsyncDatabase:
 
     def post(self, function: Callable[Concatenate[Database, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Queues a call of the ledger without waiting: for notes. One that fails is logged. Any thread."""
-        self._executor.submit(self._run, function, *args, **kwargs).add_done_callback(_log_failure)
+        called = functools.partial(function, self._db, *args, **kwargs)
+        self._executor.submit(self._run, called).add_done_callback(_log_failure)
 
     async def close(self) -> None:
         """Finishes the calls that are pending and ends the thread; no call can be made any more."""
@@ -80,10 +82,10 @@ class AsyncDatabase:
         finally:
             self._executor.shutdown(wait=False)
 
-    def _run(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _run(self, call: Callable[[], T]) -> T:
         begin = self.clock()
         try:
-            return function(self._db, *args, **kwargs)
+            return call()
         finally:
             if self._noted is not None:
                 self._noted(begin, self.clock())

@@ -254,10 +254,16 @@ def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer
         for s in spans
         if s.track.endswith(_REQUESTS) and s.track.startswith(f"{explorer} ") and s.track != name + _REQUESTS
     ]
+    in_flight, loop = _cover(requests), _cover(_track(spans, explorer + _LOOP))
     again, first = _prefills(own)
     # Of an engine that does not say when it computes, that is when it has something to do.
     silent = not any(s.name in ("decode", "step") for s in own)
-    in_flight = ("requests in flight", COMPUTING) if silent else ("Python: requests in flight, none computed", PYTHON)
+    unseen = [("requests in flight", COMPUTING, in_flight)]
+    if not silent:
+        unseen = [
+            ("requests in flight, none computed, while the explorer's Python runs", PYTHON, in_flight & loop),
+            ("requests in flight, none computed", PYTHON, in_flight),
+        ]
     return [
         ("validating", VALIDATING, Cover((s.start, s.end) for s in versions if s.name.startswith(VALIDATION))),
         ("prefill after an update", AGAIN, again),
@@ -268,11 +274,13 @@ def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer
         ("standing still while weights are exchanged", LOADING, _cover(own, "swap")),
         ("reading a version, nothing computed", LOADING, _cover(own, "receive")),
         ("placing a version, nothing computed", LOADING, _cover(own, "load")),
-        (*in_flight, _cover(requests)),
+        *unseen,
         ("the rest of a load", LOADING, _cover(versions, "load version")),
         ("waiting for requests that other engines have", WAITING, _cover(others)),
         ("waiting for environments and rewards", WAITING, _cover(_track(spans, explorer + _ATTEMPTS))),
         ("waiting for the learner: no credit", WAITING, _cover(_track(spans, explorer + _WAITS), *_CREDIT)),
+        ("waiting for the explorer's Python", WAITING, loop),
+        ("waiting for the explorer's ledger", WAITING, _cover(_track(spans, explorer + _LEDGER))),
     ], ("waiting for the explorer", WAITING)
 
 

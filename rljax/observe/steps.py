@@ -57,6 +57,14 @@ class Cover:
         """Returns the times that either covers."""
         return Cover([*self.intervals(), *other.intervals()])
 
+    def __and__(self, other: Cover) -> Cover:
+        """Returns the times that both cover."""
+        mine, theirs, found = self.intervals(), other.intervals(), []
+        while mine and theirs:
+            found.append((max(mine[-1][0], theirs[-1][0]), min(mine[-1][1], theirs[-1][1])))
+            (mine if mine[-1][0] > theirs[-1][0] else theirs).pop()
+        return Cover(found)
+
     def intervals(self) -> list[Window]:
         """Returns what is covered as intervals that do not touch, in order."""
         return list(zip(self._starts.tolist(), self._ends.tolist(), strict=True))

@@ -68,6 +68,7 @@ def test_parts_add_up_to_the_windows_and_each_tick_is_the_first_layers_that_cove
 
 @given(intervals, intervals, windows)
 def test_a_cover_is_a_set_of_times(one: list[tuple[int, int]], other: list[tuple[int, int]], cuts: list) -> None:
+    assert (Cover(one) & Cover(other)).within(cuts) == pytest.approx(len(ticks(one) & ticks(other) & ticks(cuts)))
     both = Cover(one) | Cover(other)
     assert both.within(cuts) == pytest.approx(len((ticks(one) | ticks(other)) & ticks(cuts)))
     assert ticks([(int(a), int(b)) for a, b in both.intervals()]) == ticks(one) | ticks(other)
@@ -112,7 +113,13 @@ ENGINE_SPANS = [
     *spans_of("explorer · attempts", ("a", 99.0, 104.0), ("b", 105.0, 107.0)),
     *spans_of("explorer · waits", ("credit", 105.0, 109.0), ("its engines, which have", 99.0, 104.0)),
     *spans_of("explorer · ledger", ("transactions", 104.0, 104.5)),
-    *spans_of("explorer · loop", ("Python", 100.0, 100.5), ("Python", 104.25, 104.75)),
+    *spans_of(
+        "explorer · loop",
+        ("Python", 100.0, 100.5),
+        ("Python", 104.25, 104.75),
+        ("Python", 105.75, 107.0),
+        ("Python", 109.5, 109.75),
+    ),
 ]
 BEFORE = spans_of("learner", ("publish version 0", 90.0, 91.0))
 HAND = [*BEFORE, *LEARNER_SPANS, *ENGINE_SPANS]
@@ -151,19 +158,20 @@ def test_a_step_by_hand() -> None:
         "placing a version, nothing computed": (LOADING, 0.25),
         "standing still while weights are exchanged": (LOADING, 0.25),
         "the rest of a load": (LOADING, 0.25),
-        "Python: requests in flight, none computed": (PYTHON, 0.5),
+        "requests in flight, none computed": (PYTHON, 0.25),
+        "requests in flight, none computed, while the explorer's Python runs": (PYTHON, 0.25),
         "waiting for environments and rewards": (WAITING, 0.75),
         "waiting for the learner: no credit": (WAITING, 2.0),
-        "waiting for the explorer": (WAITING, 1.0),
+        "waiting for the explorer's Python": (WAITING, 0.25),
+        "waiting for the explorer": (WAITING, 0.75),
     }
     assert seconds_of(explorer) == {
-        "Python of its event loop": (PYTHON, 1.0),
+        "Python of its event loop": (PYTHON, 2.5),
         "ledger": (BOOKS, 0.25),
-        "a version is loaded": (LOADING, 2.5),
+        "a version is loaded": (LOADING, 2.0),
         "waiting for engines": (WAITING, 2.5),
-        "waiting for environments and rewards": (WAITING, 0.75),
         "waiting for the learner: no credit": (WAITING, 2.0),
-        "Python, and what no span says": (PYTHON, 1.0),
+        "Python, and what no span says": (PYTHON, 0.75),
     }
     for budget in (learner, engine, explorer):
         assert sum(part.seconds for part in budget.parts) == pytest.approx(budget.step) == pytest.approx(10.0)

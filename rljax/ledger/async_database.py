@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -31,10 +32,10 @@ class AsyncDatabase:
         self,
         db: Database,
         executor: Executor | None = None,
-        noted: Callable[[float, float], None] | None = None,
+        noted: Callable[[float, float, float], None] | None = None,
     ) -> None:
         """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; on virtual time
-        another. ``noted`` is told on it when each call began and ended, by the clock.
+        another. ``noted`` is told on it when each call began and ended, by the clock, and its CPU seconds.
 
         The thread starts with the first call. Closing ``db`` remains the caller's.
         """
@@ -83,12 +84,12 @@ class AsyncDatabase:
             self._executor.shutdown(wait=False)
 
     def _run(self, call: Callable[[], T]) -> T:
-        begin = self.clock()
+        begin, used = self.clock(), time.thread_time()
         try:
             return call()
         finally:
             if self._noted is not None:
-                self._noted(begin, self.clock())
+                self._noted(begin, self.clock(), time.thread_time() - used)
 
 
 def _log_failure(made: Future[Any]) -> None:

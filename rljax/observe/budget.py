@@ -232,11 +232,12 @@ def _learner(spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
 
 
 def _explorer(name: str, spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
-    versions, waits = _track(spans, name + _VERSIONS), _track(spans, name + _WAITS)
+    versions, waits, loop = (_track(spans, name + thread) for thread in (_VERSIONS, _WAITS, _LOOP))
     requests = [s for s in spans if s.track.endswith(_REQUESTS) and s.track.startswith(f"{name} ")]
     return [
         ("validating", VALIDATING, Cover((s.start, s.end) for s in versions if s.name.startswith(VALIDATION))),
-        ("Python of its event loop", PYTHON, _cover(_track(spans, name + _LOOP))),
+        ("Python of its event loop", PYTHON, _cover(loop, "Python")),
+        ("waiting for the interpreter or a core", WAITING, _cover(loop, "held up")),
         ("ledger", BOOKS, _cover(_track(spans, name + _LEDGER))),
         ("a version is loaded", LOADING, _cover(versions, "load version")),
         ("waiting for engines", WAITING, _cover(requests)),
@@ -261,7 +262,7 @@ def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer
     unseen = [("requests in flight", COMPUTING, in_flight)]
     if not silent:
         unseen = [
-            ("requests in flight, none computed, while the explorer's Python runs", PYTHON, in_flight & loop),
+            ("requests in flight, none computed: the explorer's event loop", PYTHON, in_flight & loop),
             ("requests in flight, none computed", PYTHON, in_flight),
         ]
     return [
@@ -279,7 +280,7 @@ def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer
         ("waiting for requests that other engines have", WAITING, _cover(others)),
         ("waiting for environments and rewards", WAITING, _cover(_track(spans, explorer + _ATTEMPTS))),
         ("waiting for the learner: no credit", WAITING, _cover(_track(spans, explorer + _WAITS), *_CREDIT)),
-        ("waiting for the explorer's Python", WAITING, loop),
+        ("waiting for the explorer's event loop", WAITING, loop),
         ("waiting for the explorer's ledger", WAITING, _cover(_track(spans, explorer + _LEDGER))),
     ], ("waiting for the explorer", WAITING)
 

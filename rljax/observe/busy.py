@@ -10,8 +10,8 @@ from typing import Any
 MOMENT = 0.1
 """Seconds whose pieces become one span."""
 
-Noted = Callable[[float, float], None]
-"""Takes start and end of a piece, in Unix seconds. Pieces follow each other."""
+Noted = Callable[[float, float, float], None]
+"""Takes start and end of a piece, in Unix seconds, and the CPU seconds of its thread in it. Pieces follow each other."""
 
 
 class Gathered:
@@ -22,20 +22,21 @@ class Gathered:
     def __init__(self, record: Noted) -> None:
         """Hands the spans to ``record``."""
         self._record = record
-        self._begin, self._seconds = 0.0, 0.0
+        self._begin, self._seconds, self._used = 0.0, 0.0, 0.0
 
-    def add(self, begin: float, end: float) -> None:
+    def add(self, begin: float, end: float, used: float) -> None:
         """Adds a piece that follows those before it."""
         if begin - self._begin >= MOMENT:
             self.flush()
             self._begin = begin
         self._seconds += end - begin
+        self._used += used
 
     def flush(self) -> None:
         """Records what is gathered."""
         if self._seconds > 0:
-            self._record(self._begin, self._begin + self._seconds)
-        self._seconds = 0.0
+            self._record(self._begin, self._begin + self._seconds, self._used)
+        self._seconds = self._used = 0.0
 
 
 class TimedSelector(selectors.DefaultSelector):
@@ -45,11 +46,11 @@ class TimedSelector(selectors.DefaultSelector):
         """Hands each piece to ``noted``, on the loop's thread."""
         super().__init__()
         self._noted = noted
-        self._since = time.time()
+        self._since, self._used = time.time(), time.thread_time()
 
     def select(self, timeout: float | None = None) -> Any:
         """See `selectors.BaseSelector.select`."""
-        self._noted(self._since, time.time())
+        self._noted(self._since, time.time(), time.thread_time() - self._used)
         found = super().select(timeout)
-        self._since = time.time()
+        self._since, self._used = time.time(), time.thread_time()
         return found

@@ -50,8 +50,8 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
-    transactions = Gathered(lambda begin, end: trace.span(f"{name} · ledger", "transactions", begin, end))
-    ledger = AsyncDatabase(db, noted=transactions.add)
+    calls = Gathered(lambda begin, end, used: trace.span(f"{name} · ledger", "transactions", begin, end, cpu=used))
+    ledger = AsyncDatabase(db, noted=calls.add)
     training, held_out = tasksets.training, tasksets.held_out
 
     checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))

@@ -87,12 +87,17 @@ class Explorer:
         self._groups: dict[asyncio.Task[None], Claim] = {}
         self._stopping = asyncio.Event()
         self._waited: tuple[str, float, float] | None = None
-        self._loop = Gathered(lambda begin, end: trace.span(f"{name} · loop", "Python", begin, end))
+        self._loop = Gathered(self._note_loop)
         self.waiting_for = "engines to start"
 
-    def ran(self, begin: float, end: float) -> None:
-        """Records that its event loop ran from ``begin`` to ``end`` (Unix seconds)."""
-        self._loop.add(begin, end)
+    def ran(self, begin: float, end: float, used: float) -> None:
+        """Records that its event loop ran from ``begin`` to ``end`` (Unix seconds), with so many CPU seconds."""
+        self._loop.add(begin, end, used)
+
+    def _note_loop(self, begin: float, end: float, used: float) -> None:
+        middle = min(begin + used, end)
+        self._trace.span(f"{self._name} · loop", "Python", begin, middle)
+        self._trace.span(f"{self._name} · loop", "held up", middle, end)  # for the interpreter, or for a core
 
     def stop(self) -> None:
         """Asks the explorer to release its claims and to leave. To be called on its event loop."""

@@ -117,7 +117,8 @@ ENGINE_SPANS = [
         "explorer · loop",
         ("Python", 100.0, 100.5),
         ("Python", 104.25, 104.75),
-        ("Python", 105.75, 107.0),
+        ("Python", 105.75, 106.0),
+        ("held up", 106.0, 107.0),
         ("Python", 109.5, 109.75),
     ),
 ]
@@ -159,14 +160,15 @@ def test_a_step_by_hand() -> None:
         "standing still while weights are exchanged": (LOADING, 0.25),
         "the rest of a load": (LOADING, 0.25),
         "requests in flight, none computed": (PYTHON, 0.25),
-        "requests in flight, none computed, while the explorer's Python runs": (PYTHON, 0.25),
+        "requests in flight, none computed: the explorer's event loop": (PYTHON, 0.25),
         "waiting for environments and rewards": (WAITING, 0.75),
         "waiting for the learner: no credit": (WAITING, 2.0),
-        "waiting for the explorer's Python": (WAITING, 0.25),
+        "waiting for the explorer's event loop": (WAITING, 0.25),
         "waiting for the explorer": (WAITING, 0.75),
     }
     assert seconds_of(explorer) == {
-        "Python of its event loop": (PYTHON, 2.5),
+        "Python of its event loop": (PYTHON, 1.5),
+        "waiting for the interpreter or a core": (WAITING, 1.0),
         "ledger": (BOOKS, 0.25),
         "a version is loaded": (LOADING, 2.0),
         "waiting for engines": (WAITING, 2.5),
@@ -253,31 +255,37 @@ def test_a_run_without_a_trace_has_no_budget() -> None:
 
 
 def test_pieces_of_a_moment_are_one_span_of_their_seconds() -> None:
-    found: list[tuple[float, float]] = []
-    gathered = Gathered(lambda begin, end: found.append((begin, end)))
+    found: list[tuple[float, float, float]] = []
+    gathered = Gathered(lambda *piece: found.append(piece))
     for begin, end in ((10.0, 10.01), (10.02, 10.05), (10.05 + MOMENT, 10.5), (10.6, 10.7)):
-        gathered.add(begin, end)
+        gathered.add(begin, end, (end - begin) / 2)
     gathered.flush()
     gathered.flush()
-    assert [pytest.approx(one) for one in ((10.0, 10.04), (10.05 + MOMENT, 10.5), (10.6, 10.7))] == found
+    expected = ((10.0, 10.04, 0.02), (10.05 + MOMENT, 10.5, 0.225 - MOMENT / 2), (10.6, 10.7, 0.05))
+    assert [pytest.approx(one) for one in expected] == found
 
 
-def test_an_event_loop_says_how_long_it_ran() -> None:
-    found: list[tuple[float, float]] = []
+def test_an_event_loop_says_how_long_it_ran_and_how_long_it_computed() -> None:
+    found: list[tuple[float, float, float]] = []
 
-    async def main() -> float:
-        began = time.time()
-        while time.time() - began < 0.05:
+    async def main() -> tuple[float, float]:
+        began, used = time.time(), time.thread_time()
+        while time.thread_time() - used < 0.05:
             pass
+        time.sleep(0.05)  # as one that waits for the interpreter
+        between = began, time.time()
         await asyncio.sleep(0.05)
-        return began
+        return between
 
-    selector = TimedSelector(lambda begin, end: found.append((begin, end)))
+    selector = TimedSelector(lambda *piece: found.append(piece))
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        began = runner.run(main())
-    assert all(begin <= end for begin, end in found)
-    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(found))
-    assert Cover(found).within([(began, began + 0.05)]) == pytest.approx(0.05, abs=1e-3)
+        between = runner.run(main())
+    assert all(begin <= end for begin, end, _ in found)
+    assert all(end <= begin for (_, end, _), (begin, *_) in itertools.pairwise(found))
+    assert Cover((begin, end) for begin, end, _ in found).within([between]) == pytest.approx(between[1] - between[0])
+    begin, end, used = max(found, key=lambda piece: piece[1] - piece[0])
+    assert used >= 0.05
+    assert end - begin - used >= 0.04
 
 
 def test_parts_are_for_who_asked_in_this_thread_and_for_now() -> None:

@@ -11,7 +11,7 @@ MOMENT = 0.1
 """Seconds whose pieces become one span."""
 
 Noted = Callable[[float, float, float], None]
-"""Takes start and end of a piece, in Unix seconds, and the CPU seconds of its thread in it. Pieces follow each other."""
+"""Takes start and end of a piece, in Unix seconds, and its thread's CPU seconds in it. Pieces follow each other."""
 
 
 class Gathered:

@@ -7,7 +7,8 @@ What a process does itself comes before what it waits for, and the parts of a pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljax.observe import parts
@@ -94,10 +95,11 @@ def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
         rows: of the metrics, one a step.
         spans: of the trace, of all processes.
     """
-    known = {process: _layers(process, spans) for process in _processes(spans)}
-    if (LEARNER, LEARNER) not in known:
+    tracks = _by_track(spans)
+    if LEARNER not in tracks:
         return ()
-    began = max((min(s.start for s in _of(process, spans)) for process in known), default=0.0)
+    known = {process: _layers(process, tracks) for process in _processes(tracks)}
+    began = max(min(s.start for track in _own(process, tracks) for s in tracks[track]) for process in known)
     within = [row for row in rows if row.get("time/step") and window(row)[0] >= began]
     windows = [window(row) for row in undisturbed(within, spans) or within]
     if not windows:
@@ -159,40 +161,48 @@ def _mean(process: str, each: Sequence[Sequence[Part]], steps: int) -> Budget:
     return Budget(process, len(each), sum(seconds.values()), tuple(made))
 
 
-# A process of the trace: its kind and its name.
+# A process of the trace: its kind and its name. Spans by track.
 _Process = tuple[str, str]
+_Tracks = Mapping[str, list[Span]]
 _REQUESTS, _COMPUTATION, _ATTEMPTS, _VERSIONS = " · requests", " · computation", " · attempts", " · versions"
 _LEDGER, _LOOP, _WAITS = " · ledger", " · loop", " · waits"
 _CREDIT = ("credit", "staleness")
 """What an explorer says that the ledger grants nothing for, where it is the learner's turn."""
 
 
-def _processes(spans: Iterable[Span]) -> list[_Process]:
+def _by_track(spans: Iterable[Span]) -> _Tracks:
+    found: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        found[span.track].append(span)
+    return found
+
+
+def _processes(tracks: _Tracks) -> list[_Process]:
     found: dict[_Process, None] = {}
-    for track in sorted({span.track for span in spans}):
+    for track in sorted(tracks):
         name, _, thread = track.rpartition(" · ")
         if track == LEARNER:
             found[LEARNER, LEARNER] = None
-        elif thread in ("requests", "computation"):
+        elif f" · {thread}" in (_REQUESTS, _COMPUTATION):
             found[ENGINES, name] = None
-        elif thread in ("attempts", "versions"):
+        elif f" · {thread}" in (_ATTEMPTS, _VERSIONS):
             found[EXPLORERS, name] = None
     return list(found)
 
 
-def _of(process: _Process, spans: Iterable[Span]) -> list[Span]:
+def _own(process: _Process, tracks: _Tracks) -> list[str]:
     kind, name = process
-    return [s for s in spans if (s.track == name if kind == LEARNER else s.track.rpartition(" · ")[0] == name)]
+    return [LEARNER] if kind == LEARNER else [track for track in tracks if track.rpartition(" · ")[0] == name]
 
 
-def _layers(process: _Process, spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
+def _layers(process: _Process, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
     kind, name = process
     if kind == LEARNER:
-        return _learner(_of(process, spans))
+        return _learner(tracks[LEARNER])
     if kind == EXPLORERS:
-        return _explorer(name, spans)
-    owner = max((n for k, n in _processes(spans) if k == EXPLORERS and name.startswith(f"{n} ")), key=len, default="")
-    return _engine(name, owner, spans)
+        return _explorer(name, tracks)
+    owner = max((n for k, n in _processes(tracks) if k == EXPLORERS and name.startswith(f"{n} ")), key=len, default="")
+    return _engine(name, owner, tracks)
 
 
 def _cover(spans: Iterable[Span], *names: str) -> Cover:
@@ -200,8 +210,14 @@ def _cover(spans: Iterable[Span], *names: str) -> Cover:
     return Cover((s.start, s.end) for s in spans if not names or any(f"{s.name} ".startswith(f"{n} ") for n in names))
 
 
-def _track(spans: Iterable[Span], track: str) -> list[Span]:
-    return [span for span in spans if span.track == track]
+def _validations(spans: Iterable[Span]) -> Cover:
+    return Cover((s.start, s.end) for s in spans if s.name.startswith(VALIDATION))
+
+
+def _requests(explorer: str, tracks: _Tracks) -> list[Span]:
+    """Returns what all engines of an explorer have in flight."""
+    mine = [track for track in tracks if track.endswith(_REQUESTS) and track.startswith(f"{explorer} ")]
+    return [span for track in mine for span in tracks[track]]
 
 
 def _learner(spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
@@ -231,57 +247,48 @@ def _learner(spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
     return layers, ("Python between the parts", PYTHON)
 
 
-def _explorer(name: str, spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
-    versions, waits, loop = (_track(spans, name + thread) for thread in (_VERSIONS, _WAITS, _LOOP))
-    requests = [s for s in spans if s.track.endswith(_REQUESTS) and s.track.startswith(f"{name} ")]
+def _explorer(name: str, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
+    versions, waits, loop = (tracks.get(name + thread, []) for thread in (_VERSIONS, _WAITS, _LOOP))
     return [
-        ("validating", VALIDATING, Cover((s.start, s.end) for s in versions if s.name.startswith(VALIDATION))),
+        ("validating", VALIDATING, _validations(versions)),
         ("Python of its event loop", PYTHON, _cover(loop, "Python")),
         ("waiting for the interpreter or a core", WAITING, _cover(loop, "held up")),
-        ("ledger", BOOKS, _cover(_track(spans, name + _LEDGER))),
+        ("ledger", BOOKS, _cover(tracks.get(name + _LEDGER, []))),
         ("a version is loaded", LOADING, _cover(versions, "load version")),
-        ("waiting for engines", WAITING, _cover(requests)),
-        ("waiting for environments and rewards", WAITING, _cover(_track(spans, name + _ATTEMPTS))),
+        ("waiting for engines", WAITING, _cover(_requests(name, tracks))),
+        ("waiting for environments and rewards", WAITING, _cover(tracks.get(name + _ATTEMPTS, []))),
         ("waiting for the learner: no credit", WAITING, _cover(waits, *_CREDIT)),
         ("waiting for the ledger's news", WAITING, _cover(waits)),
     ], ("Python, and what no span says", PYTHON)
 
 
-def _engine(name: str, explorer: str, spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
-    own, versions = _track(spans, name + _COMPUTATION), _track(spans, explorer + _VERSIONS)
-    requests = _track(spans, name + _REQUESTS)
-    others = [
-        s
-        for s in spans
-        if s.track.endswith(_REQUESTS) and s.track.startswith(f"{explorer} ") and s.track != name + _REQUESTS
-    ]
-    in_flight, loop = _cover(requests), _cover(_track(spans, explorer + _LOOP))
-    again, first = _prefills(own)
+def _engine(name: str, explorer: str, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
+    own, requests = (tracks.get(name + thread, []) for thread in (_COMPUTATION, _REQUESTS))
+    threads = (_VERSIONS, _ATTEMPTS, _WAITS, _LOOP, _LEDGER)
+    versions, attempts, waits, loop, ledger = (tracks.get(explorer + thread, []) for thread in threads)
+    in_flight, again_and_first = _cover(requests), _prefills(own)
+    others = [span for span in _requests(explorer, tracks) if span.track != name + _REQUESTS]
     # Of an engine that does not say when it computes, that is when it has something to do.
     silent = not any(s.name in ("decode", "step") for s in own)
-    unseen = [("requests in flight", COMPUTING, in_flight)]
-    if not silent:
-        unseen = [
-            ("requests in flight, none computed: the explorer's event loop", PYTHON, in_flight & loop),
-            ("requests in flight, none computed", PYTHON, in_flight),
-        ]
     return [
-        ("validating", VALIDATING, Cover((s.start, s.end) for s in versions if s.name.startswith(VALIDATION))),
-        ("prefill after an update", AGAIN, again),
-        ("prefill", COMPUTING, first),
+        ("validating", VALIDATING, _validations(versions)),
+        ("prefill after an update", AGAIN, again_and_first[0]),
+        ("prefill", COMPUTING, again_and_first[1]),
         ("decoding", COMPUTING, _cover(own, "decode")),
         ("steps", COMPUTING, _cover(own, "step")),
         ("scoring the probe", COMPUTING, _cover(own, "score")),
         ("standing still while weights are exchanged", LOADING, _cover(own, "swap")),
+        ("requests in flight", COMPUTING, in_flight if silent else Cover()),
         ("reading a version, nothing computed", LOADING, _cover(own, "receive")),
         ("placing a version, nothing computed", LOADING, _cover(own, "load")),
-        *unseen,
+        ("requests in flight, none computed: the explorer's event loop", PYTHON, in_flight & _cover(loop)),
+        ("requests in flight, none computed", PYTHON, in_flight),
         ("the rest of a load", LOADING, _cover(versions, "load version")),
         ("waiting for requests that other engines have", WAITING, _cover(others)),
-        ("waiting for environments and rewards", WAITING, _cover(_track(spans, explorer + _ATTEMPTS))),
-        ("waiting for the learner: no credit", WAITING, _cover(_track(spans, explorer + _WAITS), *_CREDIT)),
-        ("waiting for the explorer's event loop", WAITING, loop),
-        ("waiting for the explorer's ledger", WAITING, _cover(_track(spans, explorer + _LEDGER))),
+        ("waiting for environments and rewards", WAITING, _cover(attempts)),
+        ("waiting for the learner: no credit", WAITING, _cover(waits, *_CREDIT)),
+        ("waiting for the explorer's event loop", WAITING, _cover(loop)),
+        ("waiting for the explorer's ledger", WAITING, _cover(ledger)),
     ], ("waiting for the explorer", WAITING)
 
 

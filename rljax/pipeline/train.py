@@ -216,11 +216,11 @@ class Trainer:
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             failpoint("lease")
-            with self._observers.part(LEDGER):
-                found = leases.lease(self._db, self._lineage)
+            asked, found = time.perf_counter(), leases.lease(self._db, self._lineage)
             if isinstance(found, LeasedBatch):
                 clock.add(f"wait/{kind}", since)
                 since = clock.add("wait", since)
+                self._observers.span(LEDGER, since - asked)
                 self._observers.span(f"wait for {kind}", since - kind_since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)
                 return found

@@ -167,7 +167,7 @@ _Tracks = Mapping[str, list[Span]]
 _REQUESTS, _COMPUTATION, _ATTEMPTS, _VERSIONS = " · requests", " · computation", " · attempts", " · versions"
 _LEDGER, _LOOP, _WAITS = " · ledger", " · loop", " · waits"
 _CREDIT = ("credit", "staleness")
-"""What an explorer says that the ledger grants nothing for, where it is the learner's turn."""
+"""Reasons for which the ledger grants an explorer nothing, where it is the learner's turn."""
 
 
 def _by_track(spans: Iterable[Span]) -> _Tracks:
@@ -281,13 +281,13 @@ def _engine(name: str, explorer: str, tracks: _Tracks) -> tuple[list[Layer], tup
         ("requests in flight", COMPUTING, in_flight if silent else Cover()),
         ("reading a version, nothing computed", LOADING, _cover(own, "receive")),
         ("placing a version, nothing computed", LOADING, _cover(own, "load")),
-        ("requests in flight, none computed: the explorer's event loop", PYTHON, in_flight & _cover(loop)),
+        ("waiting for the explorer's event loop, requests in flight", WAITING, in_flight & _cover(loop)),
         ("requests in flight, none computed", PYTHON, in_flight),
         ("the rest of a load", LOADING, _cover(versions, "load version")),
         ("waiting for requests that other engines have", WAITING, _cover(others)),
         ("waiting for environments and rewards", WAITING, _cover(attempts)),
         ("waiting for the learner: no credit", WAITING, _cover(waits, *_CREDIT)),
-        ("waiting for the explorer's event loop", WAITING, _cover(loop)),
+        ("waiting for the explorer's event loop, none in flight", WAITING, _cover(loop)),
         ("waiting for the explorer's ledger", WAITING, _cover(ledger)),
     ], ("waiting for the explorer", WAITING)
 

@@ -12,7 +12,7 @@ from rljax.observe.trace_read import Span
 ODD = 3.0
 """Times of the median beyond which a step is unlike others."""
 VALIDATION = "validate "
-"""How the name of a validation's span begins."""
+"""Beginning of the name of a validation's span."""
 
 Window = tuple[float, float]
 """Start and end, in Unix seconds."""

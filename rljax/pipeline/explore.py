@@ -53,7 +53,6 @@ def make_explorer(
     calls = Gathered(lambda begin, end, used: trace.span(f"{name} · ledger", "transactions", begin, end, cpu=used))
     ledger = AsyncDatabase(db, noted=calls.add)
     training, held_out = tasksets.training, tasksets.held_out
-
     checks = EngineChecks(ledger, name, Probe(probe_tokens(config, model.architecture), parity_bound(config)))
     pool = make_pool(config, run, model, trace, checks, engine_launcher)
     deadlines = PausableDeadlines()

@@ -62,9 +62,8 @@ class EmbeddedEngine(SteppedEngine):
         """
         if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture = architecture
-        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
-        self._frozen = FrozenWeights(model, architecture, self._dtype, self._device)
+        self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
+        self._frozen, self._architecture = FrozenWeights(model, architecture, self._dtype, self._device), architecture
         self._batch = RunningBatch(
             architecture,
             slots=slots,

@@ -160,10 +160,10 @@ def test_a_step_by_hand() -> None:
         "standing still while weights are exchanged": (LOADING, 0.25),
         "the rest of a load": (LOADING, 0.25),
         "requests in flight, none computed": (PYTHON, 0.25),
-        "requests in flight, none computed: the explorer's event loop": (PYTHON, 0.25),
+        "waiting for the explorer's event loop, requests in flight": (WAITING, 0.25),
         "waiting for environments and rewards": (WAITING, 0.75),
         "waiting for the learner: no credit": (WAITING, 2.0),
-        "waiting for the explorer's event loop": (WAITING, 0.25),
+        "waiting for the explorer's event loop, none in flight": (WAITING, 0.25),
         "waiting for the explorer": (WAITING, 0.75),
     }
     assert seconds_of(explorer) == {

@@ -49,7 +49,7 @@ class RunData:
 
     @functools.cached_property
     def budget(self) -> tuple[Budget, ...]:
-        """Where the time of a step went, by process; empty where the trace does not say."""
+        """The time of a step by what each process does in it; empty where the trace does not say."""
         return () if self.traced is None else budgets(trained(self.rows), list(read_spans(self.traced)))
 
     def series(self, name: str) -> tuple[list[int], list[float]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-MOMENT = 0.1
+MOMENT = 0.2
 """Seconds whose pieces become one span."""
 
 Noted = Callable[[float, float, float], None]

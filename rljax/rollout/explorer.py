@@ -36,6 +36,8 @@ HEARTBEAT = 1.0
 """Seconds between heartbeats."""
 GAUGES_SECONDS = 5.0
 """Seconds that the engines have to report gauges before a heartbeat goes out with the last ones."""
+SHORT = 1e-3
+"""Seconds in a moment for which an event loop may be held up without a span."""
 LOOK_AGAIN = 1.0
 """Seconds between checks for weights that are gone."""
 LOAD_TRIES = 5
@@ -97,7 +99,8 @@ class Explorer:
     def _note_loop(self, begin: float, end: float, used: float) -> None:
         middle = min(begin + used, end)
         self._trace.span(f"{self._name} · loop", "Python", begin, middle)
-        self._trace.span(f"{self._name} · loop", "held up", middle, end)  # for the interpreter, or for a core
+        if end - middle > SHORT:
+            self._trace.span(f"{self._name} · loop", "held up", middle, end)  # for the interpreter, or for a core
 
     def stop(self) -> None:
         """Asks the explorer to release its claims and to leave. To be called on its event loop."""

@@ -40,6 +40,6 @@ def get_config() -> ConfigDict:
         ),
         sidecar=SidecarConfig(engine="vllm", devices="cpu:1", max_concurrency=64, cpu_threads=1),
         tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("digits",))}),
-        observe=ObserveConfig(progress="off", tensorboard=False, report=False, trace=False),
+        observe=ObserveConfig(progress="off", tensorboard=False, report=False),
     )
     return to_config_dict(config)

@@ -12,6 +12,10 @@ in which programs are compiled. bound = (G + T) / max(G, T) is how much faster �
 a step at α = 0 over those at α = 1, "of the bound" the one over the other. The last column is less kind: max(G, T) over
 the seconds of a step, so that what both runs waste counts too.
 
+Beside that, of the last round of each, the budget of a step (`rljax.observe.budget`): where each process's seconds go,
+with the least step (the longer of what learner and engine do) and the bound as they would be without each part. It is
+read from the traces of the runs, which they keep while they are measured.
+
 Target: 0.9 of the bound.
 """
 
@@ -29,7 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.paired import print_machine, print_table
+from rljax.observe.budget import Budget, budgets, removals
 from rljax.observe.metrics import read_metrics
+from rljax.observe.trace_read import read_spans
 
 COMPILING = 4
 """Steps at the beginning that are not counted."""
@@ -63,8 +69,8 @@ class Means:
         return cls(mean("time/step"), mean("time/train"), mean("time/engine_busy"), mean("tokens/trained"))
 
 
-def run(directory: Path, overrides: Sequence[str]) -> Means:
-    """Runs the program once and returns its means.
+def run(directory: Path, overrides: Sequence[str]) -> tuple[Means, tuple[Budget, ...]]:
+    """Runs the program once and returns its means, and the budget of a step.
 
     Raises:
         RuntimeError: it failed.
@@ -81,7 +87,8 @@ def run(directory: Path, overrides: Sequence[str]) -> Means:
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1:]}")
-    return Means.of(read_metrics(directory))
+    rows = read_metrics(directory)
+    return Means.of(rows), budgets([row for row in rows if row["step"] > COMPILING], list(read_spans(directory)))
 
 
 def main() -> None:
@@ -94,14 +101,18 @@ def main() -> None:
         options.rounds, overrides = 1, ["max_steps=10", *overrides]
     print_machine()
     found: dict[str, list[Means]] = {name: [] for name in RUNS}
+    spent: dict[str, tuple[Budget, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-async-") as root:
         for number in range(options.rounds):
             names = list(RUNS)[number % len(RUNS) :] + list(RUNS)[: number % len(RUNS)]
             for name in names:
-                means = run(Path(root) / f"run-{number}-{list(RUNS).index(name)}", [*RUNS[name], *overrides])
+                directory = Path(root) / f"run-{number}-{list(RUNS).index(name)}"
+                means, spent[name] = run(directory, [*RUNS[name], *overrides])
                 found[name].append(means)
                 print(f"round {number}, {name}: {means}", flush=True)
     show(found)
+    for name in RUNS:
+        show_budget(name, spent[name])
 
 
 def show(found: dict[str, list[Means]]) -> None:
@@ -119,6 +130,24 @@ def show(found: dict[str, list[Means]]) -> None:
         rows.append([name, *medians, *map(statistics.median, (bounds, speeds)), reached, statistics.median(ideal)])
     columns = ("run", "G", "T", "s/step", "tokens", "bound", "speed-up", "of the bound", "max(G, T) / step")
     print_table("generating ahead, a core each; seconds of a step", columns, rows)
+
+
+def show_budget(name: str, found: Sequence[Budget]) -> None:
+    """Prints where the time of a step went, and what it would be without each part."""
+    without = {(row.process, row.part): row for row in removals(found)}
+    rows: list[list[object]] = []
+    for budget in found:
+        for part in budget.parts:
+            row = without.get((budget.process, part))
+            least = ["", ""] if row is None else [row.least, row.bound]
+            rows.append(
+                [budget.process, part.kind, part.name, part.seconds, f"{part.seconds / budget.step:.1%}", *least]
+            )
+        rows.append([budget.process, "in all", "", budget.step, "100%", "", ""])
+    if now := without.get(("", None)):
+        rows.append(["learner, engine", "as it is", "", "", "", now.least, now.bound])
+    columns = ("process", "kind", "part", "s/step", "share", "least step without", "bound without")
+    print_table(f"budget of a step, {name}", columns, rows)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rljax.learner.packing import Batch
 from rljax.learner.state import TrainState
 from rljax.models.common.params import Params
 from rljax.models.hf_names import tensor_shapes
+from rljax.observe.parts import HOSTS, part
 from rljax.trajectory import Group, TaskId, Trajectory, encode
 from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.weights.parts import owners
@@ -64,7 +65,8 @@ class LeadingLearner(Learner):
         def agreed(batches: Sequence[Batch]) -> None:
             nonlocal waited, slowest
             before(batches)
-            waited, slowest = self._hosts.agree(f"train step {self.steps}", batch_named(self.steps, batches))
+            with part(HOSTS):
+                waited, slowest = self._hosts.agree(f"train step {self.steps}", batch_named(self.steps, batches))
 
         shown = [Group(TaskId("", 0, 0), tuple(demonstrations))] if demonstrations else []
         sizes = {"step": self.steps, "groups": len(groups), "reused": len(reused)}

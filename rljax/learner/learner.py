@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -39,6 +38,7 @@ from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.common.value_head import critic_params
 from rljax.models.hf_names import place_hf, to_hf
+from rljax.observe.parts import UPDATE, part
 from rljax.trajectory import Group, Trajectory
 from sidecar.channels.versions import AdapterInfo
 from sidecar.fingerprint import fingerprint
@@ -245,12 +245,13 @@ class Learner:
         progress = Progress(np.asarray(self.steps, np.int32), np.zeros((), np.int32), kl_coef, total)
         placed = [(m, self._preparation.placed(m)) for m in minibatches if m.packed.microbatches]
         updates, of_critic = [], []
-        for _ in range(self.config.algorithm.ppo_epochs):
-            for minibatch, unsummed in placed:
-                batch = self._preparation.summed(unsummed, minibatch, self.params)
-                of_critic += self._update_critic(batch, minibatch.microbatches, progress)
-                updates += self._update_policy(batch, minibatch.microbatches, progress)
-        fetched, fetched_critic = jax.device_get(readable((updates, of_critic)))  # the step's one wait for the device
+        with part(UPDATE):
+            for _ in range(self.config.algorithm.ppo_epochs):
+                for minibatch, unsummed in placed:
+                    batch = self._preparation.summed(unsummed, minibatch, self.params)
+                    of_critic += self._update_critic(batch, minibatch.microbatches, progress)
+                    updates += self._update_policy(batch, minibatch.microbatches, progress)
+            fetched, fetched_critic = jax.device_get(readable((updates, of_critic)))  # the one wait for the device
         self._count_nonfinite(fetched + fetched_critic)
         metrics = _NO_UPDATE | step_metrics(fetched)
         metrics |= {_CRITIC_NAMES.get(name, name): value for name, value in step_metrics(fetched_critic).items()}
@@ -392,4 +393,4 @@ class Learner:
 
 
 def _array(moments: RunningMoments) -> np.ndarray:
-    return np.array(dataclasses.astuple(moments), np.float64)
+    return np.array(astuple(moments), np.float64)

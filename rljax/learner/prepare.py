@@ -48,6 +48,7 @@ from rljax.learner.sharding import batch_sharding
 from rljax.learner.teachers import Teacher
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh, readable
+from rljax.observe.parts import ADVANTAGES, PACK, PLACE, SCORE, part
 from rljax.trajectory import Group, Trajectory
 
 AuxState = Mapping[str, Any]
@@ -230,24 +231,30 @@ class Preparation:
             demonstrations: imitated beside it; shared out likewise.
             before: called with them as they were packed, before any program has run on one.
         """
-        unscored = self._cut(groups, reused, demonstrations, step)
+        with part(PACK):
+            unscored = self._cut(groups, reused, demonstrations, step)
         before([minibatch.packed.batch for minibatch in unscored])
-        cut = [self._scored(minibatch, params, aux_state) for minibatch in unscored]
-        given = assign_credit(
-            [*groups, *reused],
-            self._config.algorithm,
-            kl=self._divergences(cut),
-            kl_coef=float(aux_state.get("kl_coef", 0.0)),
-            values=_in_order(cut, [m.by_token(m.scores.values) for m in cut]) if self.values else None,
-            moments=RunningMoments(*aux_state.get("moments", ())),
-            step=step,
-            max_response_tokens=self._config.model.max_response_tokens,
-        )
-        return [minibatch.with_advantages(given) for minibatch in cut], given
+        with part(SCORE):
+            cut = [self._scored(minibatch, params, aux_state) for minibatch in unscored]
+            kl = self._divergences(cut)
+            values = _in_order(cut, [m.by_token(m.scores.values) for m in cut]) if self.values else None
+        with part(ADVANTAGES):
+            given = assign_credit(
+                [*groups, *reused],
+                self._config.algorithm,
+                kl=kl,
+                kl_coef=float(aux_state.get("kl_coef", 0.0)),
+                values=values,
+                moments=RunningMoments(*aux_state.get("moments", ())),
+                step=step,
+                max_response_tokens=self._config.model.max_response_tokens,
+            )
+            return [minibatch.with_advantages(given) for minibatch in cut], given
 
     def placed(self, minibatch: Minibatch) -> Batch:
         """Puts a minibatch on the mesh, with its scores."""
-        return replace(self.place(minibatch.packed.batch), scores=minibatch.scores)
+        with part(PLACE):
+            return replace(self.place(minibatch.packed.batch), scores=minibatch.scores)
 
     def summed(self, batch: Batch, minibatch: Minibatch, params: Params) -> Batch:
         """Adds sums of log-ratios over trajectories, at the parameters that an update begins

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,9 +28,14 @@ class AsyncDatabase:
         spec, clock, notifier: those of the `Database`; they never wait.
     """
 
-    def __init__(self, db: Database, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        executor: Executor | None = None,
+        noted: Callable[[float, float, float], None] | None = None,
+    ) -> None:
         """Takes ``executor``, which runs the calls one at a time: a thread of its own by default; on virtual time
-        another.
+        another. ``noted`` is told on it when each call began and ended, by the clock, and its CPU seconds.
 
         The thread starts with the first call. Closing ``db`` remains the caller's.
         """
@@ -36,6 +43,7 @@ class AsyncDatabase:
         self.clock: Callable[[], float] = db.clock
         self.notifier: Notifier = db.notifier
         self._db = db
+        self._noted = noted
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +56,7 @@ class AsyncDatabase:
         Raises:
             Exception: what the function raises.
         """
-        made = self._executor.submit(function, self._db, *args, **kwargs)
+        made = self._executor.submit(self._run, functools.partial(function, self._db, *args, **kwargs))
         try:
             if made.done():
                 await asyncio.sleep(0)
@@ -65,7 +73,8 @@ class AsyncDatabase:
 
     def post(self, function: Callable[Concatenate[Database, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Queues a call of the ledger without waiting: for notes. One that fails is logged. Any thread."""
-        self._executor.submit(function, self._db, *args, **kwargs).add_done_callback(_log_failure)
+        called = functools.partial(function, self._db, *args, **kwargs)
+        self._executor.submit(self._run, called).add_done_callback(_log_failure)
 
     async def close(self) -> None:
         """Finishes the calls that are pending and ends the thread; no call can be made any more."""
@@ -73,6 +82,14 @@ class AsyncDatabase:
             await self.call(lambda _: None)
         finally:
             self._executor.shutdown(wait=False)
+
+    def _run(self, call: Callable[[], T]) -> T:
+        begin, used = self.clock(), time.thread_time()
+        try:
+            return call()
+        finally:
+            if self._noted is not None:
+                self._noted(begin, self.clock(), time.thread_time() - used)
 
 
 def _log_failure(made: Future[Any]) -> None:

@@ -12,6 +12,7 @@ from rljax.config.schema import Config, GeneratingConfig
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.models.common.architecture import Architecture
+from rljax.observe.busy import Gathered, TimedSelector
 from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.engines import make_pool
 from rljax.pipeline.assemble.run import Model, parity_bound, probe_routes, probe_tokens
@@ -50,9 +51,9 @@ def make_explorer(
     """
     name = config.explorer.name
     _warn_of_truncation(config.sidecar.generating_args)
-    ledger = AsyncDatabase(db)
+    calls = Gathered(lambda begin, end, used: trace.span(f"{name} · ledger", "transactions", begin, end, cpu=used))
+    ledger = AsyncDatabase(db, noted=calls.add)
     training, held_out = tasksets.training, tasksets.held_out
-
     checks = EngineChecks(ledger, name, _probe(config, model.architecture))
     pool = make_pool(config, run, model, trace, checks, engine_launcher)
     deadlines = PausableDeadlines()
@@ -134,4 +135,5 @@ def run_to_end(explorer: Explorer, workflows: Workflows, started: Callable[[asyn
         finally:
             await workflows.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(TimedSelector(explorer.ran))) as runner:
+        runner.run(main())

@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,7 @@ from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
 from rljax.observe.flat_rewards import STEPS, FlatRewards, flat_streaks
 from rljax.observe.metrics import MetricsLog, read_metrics
+from rljax.observe.parts import part, recorded
 from rljax.observe.progress import Progress
 from rljax.observe.report import read_run, write_report
 from rljax.observe.report.background import ReportThread
@@ -170,6 +171,12 @@ class LearnerObservers(Observers):
         """Records a span of the learner's work that has just ended."""
         now = time.time()
         self.trace.span(LEARNER, name, now - seconds, now, **details)
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Records what is done inside as a part of the learner's work, and the parts that it notes itself."""
+        with recorded(functools.partial(self.trace.span, LEARNER)), part(name):
+            yield
 
     def step(self, step: int, values: Mapping[str, float], batch: LeasedBatch) -> None:
         """Records a step; ``step`` counts batches completed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -15,7 +17,8 @@ import numpy as np
 from rljax.config.schema import Config
 from rljax.ledger import versions
 from rljax.ledger.database import Database, StaleWriterError
-from rljax.pipeline.observers import LearnerObservers
+from rljax.observe.parts import GATHER, LEDGER, WRITE, part, recorded
+from rljax.pipeline.observers import LEARNER, LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.publisher import Publisher, PublishError, SharedTensors, Tensors
 from sidecar.channels.versions import AdapterInfo
@@ -87,13 +90,13 @@ class Publishing:
         """
         self._begun, self._version = time.perf_counter(), named.version
         if not self._overlap or isinstance(tensors, SharedTensors):
-            self._publish(named, tensors, probe, validate)
+            self._publish(LEARNER, named, tensors, probe, validate)
             return
         taken, outcome = self._taken(tensors), Future[None]()
 
         def work() -> None:
             try:
-                outcome.set_result(self._publish(named, taken, probe, validate))
+                outcome.set_result(self._publish(PUBLISHER, named, taken, probe, validate))
             except BaseException as error:  # whatever it was, the learner is to end by it
                 outcome.set_exception(error)
                 self._db.notifier.notify()
@@ -140,30 +143,37 @@ class Publishing:
 
     def prune(self, lineage: int) -> None:
         """Withdraws all versions but those that the ledger names."""
-        versions.take_deletable(self._db, lineage)
-        self._publisher.prune(versions.standing(self._db), lineage)
+        with part(LEDGER):
+            versions.take_deletable(self._db, lineage)
+            standing = versions.standing(self._db)
+        self._publisher.prune(standing, lineage)
 
     def _taken(self, tensors: Tensors) -> Tensors:
         try:
-            return self._publisher.take(tensors)
+            with self._recorded(LEARNER), part(GATHER):
+                return self._publisher.take(tensors)
         except (MemoryError, RuntimeError) as error:
             raise PublishError(
                 f"version {self._version} cannot be kept beside the next step: {first_line(error)}; where there is no "
                 "room for it, set sync_overlap=false"
             ) from error
 
-    def _publish(self, named: Named, tensors: Tensors, probe: np.ndarray, validate: bool) -> None:
-        since, begun = time.time(), self._begun
-        version, lineage = named.version, named.lineage
+    def _recorded(self, track: str) -> AbstractContextManager[None]:
+        return recorded(functools.partial(self._observers.trace.span, track))
+
+    def _publish(self, track: str, named: Named, tensors: Tensors, probe: np.ndarray, validate: bool) -> None:
+        begun, version, lineage = self._begun, named.version, named.lineage
         what = {"model": named.model, "dtype": named.dtype, "adapter": named.adapter}
-        path = self._publisher.publish(version, lineage, tensors, **what)
-        failpoint("announce")
-        path = self._run.announced_path(path)
-        try:
-            versions.announce(self._db, lineage, version, path, probe=probe, validate=validate)
-        except StaleWriterError:
-            self._publisher.delete(version, lineage)
-            raise
-        self.metrics = {"publish/seconds": time.perf_counter() - begun} | dict(self._publisher.metrics)
-        self.prune(lineage)
-        self._observers.trace.span(PUBLISHER, f"write version {version}", since, time.time())
+        with self._recorded(track):
+            with part(WRITE):
+                path = self._publisher.publish(version, lineage, tensors, **what)
+            failpoint("announce")
+            path = self._run.announced_path(path)
+            try:
+                with part(LEDGER):
+                    versions.announce(self._db, lineage, version, path, probe=probe, validate=validate)
+            except StaleWriterError:
+                self._publisher.delete(version, lineage)
+                raise
+            self.metrics = {"publish/seconds": time.perf_counter() - begun} | dict(self._publisher.metrics)
+            self.prune(lineage)

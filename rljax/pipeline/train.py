@@ -19,10 +19,11 @@ from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
+from rljax.observe.parts import BEFORE, CHECKPOINT, COMPILE, LEDGER, PROBE, REPORT, TRAIN
 from rljax.pipeline.assemble.learner import StepRunner, checkpoint_metadata, compile_ahead
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
-from rljax.pipeline.metrics.clock import Clock
+from rljax.pipeline.metrics.clock import PARTS, Clock
 from rljax.pipeline.metrics.engines import EngineMeter, Gauges
 from rljax.pipeline.metrics.filters import LONG_STREAK, filter_metrics, streak_warning
 from rljax.pipeline.observers import LearnerObservers
@@ -133,10 +134,13 @@ class Trainer:
                 metrics = self._train(batch, clock)
                 if self._publishes(self._learner.steps):
                     self._publish(clock)
-                values = self._report(batch, metrics, clock)
-                clock = Clock()
+                with self._observers.part(REPORT):
+                    values = self._report(batch, metrics, clock)
+                clock = Clock(clock.began + values["time/step"])  # the row is written in the time of the next step
+                clock.add("report", clock.began)
                 # After its row is written: no row may be missing of a step that a restart does not train again.
-                self._checkpoint(clock)
+                with self._observers.part(CHECKPOINT):
+                    self._checkpoint(clock)
                 left = time.perf_counter()
                 yield {"step": self._learner.steps, **values}
                 clock.began += time.perf_counter() - left  # what the caller does meanwhile is no part of a step
@@ -177,7 +181,8 @@ class Trainer:
     def _await_shapes(self, batches: Sequence[Batch]) -> None:
         since = time.perf_counter()
         if needed := self._ahead.prefer({shape_of(batch) for batch in batches}):
-            self._await_programs(self._ahead)
+            with self._observers.part(COMPILE):
+                self._await_programs(self._ahead)
             self._compiles.add(needed, time.perf_counter() - since)
 
     def _set_damaged_aside(self) -> None:
@@ -208,16 +213,18 @@ class Trainer:
         if end is not None and done >= end:
             self._observers.message(f"the demonstrations are exhausted: the run ends after {done} steps")
             return None
-        begin = since = time.perf_counter()
-        progress_timeout, looked, kind = ProgressTimeout(self._config.wait_timeout), begin, "generation"
+        begin = since = looked = kind_since = time.perf_counter()
+        progress_timeout, kind = ProgressTimeout(self._config.wait_timeout), "generation"
         while not self._stop.is_set():
             seen = self._db.notifier.changes
             self._publishing.check()
             failpoint("lease")
-            found = leases.lease(self._db, self._lineage)
+            asked, found = time.perf_counter(), leases.lease(self._db, self._lineage)
             if isinstance(found, LeasedBatch):
                 clock.add(f"wait/{kind}", since)
                 since = clock.add("wait", since)
+                self._observers.span(LEDGER, since - asked)
+                self._observers.span(f"wait for {kind}", since - kind_since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)
                 return found
             if found.over:
@@ -229,8 +236,10 @@ class Trainer:
             if since - looked > LOOK_FOR_DEAD:
                 self._look_for_dead()
                 looked = since
+            if kind != found.kind:
+                self._observers.span(f"wait for {kind}", since - kind_since)
+                kind, kind_since = found.kind, since
             self._wait(found, seen)
-            kind = found.kind
             clock.add(f"wait/{kind}", since)
             since = clock.add("wait", since)
             self._log_validations()
@@ -253,9 +262,11 @@ class Trainer:
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
         failpoint("train")
-        metrics = self._step_runner.train(batch, self._await_shapes)
+        with self._observers.part(TRAIN):
+            metrics = self._step_runner.train(batch, self._await_shapes)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
-        leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
+        with self._observers.part(LEDGER):
+            leases.mark_trained(self._db, self._lineage, batch.step, publishes, shown)
         spent = clock.add("train", since) - since
         self._observers.span(f"train step {batch.step}", spent, loss=metrics["loss"])
         return metrics
@@ -276,13 +287,16 @@ class Trainer:
 
     def _publish(self, clock: Clock, validate: bool | None = None) -> None:
         since = time.perf_counter()
-        self._publishing.wait()  # for the version before: one is under way at most
+        with self._observers.part(BEFORE):
+            self._publishing.wait()  # for the version before: one is under way at most
         failpoint("publish")
         version, dtype = self._learner.steps, self._config.resolved_sync_dtype
         validate = self._validates(version) if validate is None else validate
         named = Named(version, self._lineage, self._config.model.path, dtype, self._learner.adapter_info)
-        self._publishing.begin(named, self._learner.export(dtype), self._learner.score(self._probe), validate)
-        clock.add("publish", since)
+        with self._observers.part(PROBE):
+            probe = self._learner.score(self._probe)
+        self._publishing.begin(named, self._learner.export(dtype), probe, validate)
+        self._observers.span(f"publish version {version}", clock.add("publish", since) - since)
 
     def _checkpoint(self, clock: Clock) -> None:
         since = time.perf_counter()
@@ -304,7 +318,7 @@ class Trainer:
         tasksets |= filtered_by_taskset(self._db, batch.step) if rejected else {}
         values = batch_metrics(batch) | metrics
         values |= filter_metrics(self._config.algorithm.filters, rejected, tasksets)
-        values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in ("wait", "train", "publish", "checkpoint")}
+        values |= {f"time/{name}": clock.spent.get(name, 0.0) for name in PARTS}
         values |= {name: seconds for name, seconds in clock.spent.items() if name.startswith("wait/")}
         values["time/step"] = wall
         values["compile/programs"], values["compile/seconds"] = self._compiles.take()

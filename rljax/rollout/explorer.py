@@ -19,6 +19,7 @@ from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.claims import Claim, TasksetSize, validating
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.transaction import Transaction, reads
+from rljax.observe.busy import Gathered
 from rljax.observe.trace import NullTrace, Trace
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_pool import EnginePool
@@ -35,6 +36,8 @@ HEARTBEAT = 1.0
 """Seconds between heartbeats."""
 GAUGES_SECONDS = 5.0
 """Seconds that the engines have to report gauges before a heartbeat goes out with the last ones."""
+SHORT = 1e-3
+"""Seconds in a moment for which an event loop may be held up without a span."""
 LOOK_AGAIN = 1.0
 """Seconds between checks for weights that are gone."""
 LOAD_TRIES = 5
@@ -85,7 +88,19 @@ class Explorer:
         self._other_plan = False
         self._groups: dict[asyncio.Task[None], Claim] = {}
         self._stopping = asyncio.Event()
+        self._waited: tuple[str, float, float] | None = None
+        self._loop = Gathered(self._note_loop)
         self.waiting_for = "engines to start"
+
+    def ran(self, begin: float, end: float, used: float) -> None:
+        """Records that its event loop ran from ``begin`` to ``end`` (Unix seconds), with so many CPU seconds."""
+        self._loop.add(begin, end, used)
+
+    def _note_loop(self, begin: float, end: float, used: float) -> None:
+        middle = min(begin + used, end)
+        self._trace.span(f"{self._name} · loop", "Python", begin, middle)
+        if end - middle > SHORT:
+            self._trace.span(f"{self._name} · loop", "held up", middle, end)  # for the interpreter, or for a core
 
     def stop(self) -> None:
         """Asks the explorer to release its claims and to leave. To be called on its event loop."""
@@ -175,7 +190,21 @@ class Explorer:
             if missing:
                 await asyncio.sleep(LOOK_AGAIN)  # the check itself changes the ledger, and would end the wait
             elif not granted.claims:
+                begin = self._ledger.clock()
                 await self._ledger.notifier.wait_async(seen)
+                self._note_wait(reason.partition(":")[0], begin)
+
+    def _note_wait(self, kind: str, begin: float) -> None:
+        """Records a wait for news, with those before it of the same kind as one: what lies between them is short, or a
+        span of its own.
+        """
+        before, end = self._waited, self._ledger.clock()
+        if before is not None and before[0] == kind and begin - before[2] < HEARTBEAT:
+            self._waited = kind, before[1], end
+            return
+        if before is not None:
+            self._trace.span(f"{self._name} · waits", *before)
+        self._waited = kind, begin, end
 
     async def _hold(self) -> None:
         """Holds training generation, and pauses its time limits, while any explorer validates (promise P8)."""

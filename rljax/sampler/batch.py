@@ -23,10 +23,7 @@ from rljax.sampler import buckets, programs
 from rljax.sampler.adapted import SideBySide
 from rljax.sampler.programs import Decoded, Model, Rows
 from sidecar.protocol import UNKNOWN_ROUTE
-from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
-
-Trace = Callable[[str, float, float, dict[str, float]], None]
-"""Called with the name of what was done, its start and end in Unix seconds, and its numbers."""
+from sidecar.stepping.jobs import Job, Tokenizer, Trace, end_of_text
 
 Read = tuple[bytes, int]
 """Tokens, int32, and the number of an adapter: what is read once for all requests that have it."""
@@ -137,6 +134,8 @@ class RunningBatch:
             self._jobs[slot] = job
             self._write_row(slot, job, sequence)
         self._prefill([(slot, sequence[:-1]) for slot, _, sequence in placed if len(sequence) > 1])  # the last: `step`
+        for job in jobs:
+            job.read = True
 
     def _number(self, version: int) -> int:
         """Returns which of the adapters that lie side by side is a version's."""
@@ -291,7 +290,13 @@ class RunningBatch:
         self._cache = jax.block_until_ready(programs.insert(self._cache, prompts, copies[0], copies[1]))
         read = int(lengths[: len(chunk)].sum())
         self.tokens_prefilled += read
-        self._note("prefill", start, rows=float(len(chunk)), requests=float(len(pairs)), tokens=float(read))
+        again = sum(int(n) for n, (_, slots) in zip(lengths, chunk, strict=False) if all(map(self._was_read, slots)))
+        counts = {"rows": float(len(chunk)), "requests": float(len(pairs)), "tokens": float(read)}
+        self._note("prefill", start, **counts, again=float(again))
+
+    def _was_read(self, slot: int) -> bool:
+        job = self._jobs[slot]
+        return job is not None and (job.read or job.request.resumed_tokens > 0)
 
     def _note_routes(self, pairs: Sequence[tuple[int, int]], lengths: np.ndarray, routes: np.ndarray) -> None:
         for row, slot in pairs:

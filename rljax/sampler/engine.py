@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from rljax.models.common.params import Params
 from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
 from rljax.sampler.adapted import FrozenWeights
-from rljax.sampler.batch import RunningBatch, Trace
+from rljax.sampler.batch import RunningBatch
 from sidecar.channels.versions import PublishedVersion, Receiver, receive
 from sidecar.protocol import GenerateRequest, RequestError
 from sidecar.stepping.engine import SteppedEngine
-from sidecar.stepping.jobs import Tokenizer
+from sidecar.stepping.jobs import Tokenizer, Trace
 
 
 class EmbeddedEngine(SteppedEngine):
@@ -56,16 +55,15 @@ class EmbeddedEngine(SteppedEngine):
             device: where to compute; None for JAX's default.
             name: used in error messages.
             receive: reads the versions that `update_weights` names.
-            trace: called for every ``prefill``, ``decode`` and ``load``, from several threads.
+            trace: called for every ``prefill`` and ``decode``, and as `SteppedEngine` says.
             record_routes: see `Completion.routes`; of a model with experts.
             model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
             held: versions that are in use at once, each an adapter; 0: one at a time.
         """
         if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture, self._trace = architecture, trace
-        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
-        self._frozen = FrozenWeights(model, architecture, self._dtype, self._device)
+        self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
+        self._frozen, self._architecture = FrozenWeights(model, architecture, self._dtype, self._device), architecture
         self._batch = RunningBatch(
             architecture,
             slots=slots,
@@ -86,6 +84,7 @@ class EmbeddedEngine(SteppedEngine):
             has_tokenizer=tokenizer is not None,
             receive=receive,
             held=held,
+            trace=trace,
         )
 
     def _check(self, request: GenerateRequest) -> None:
@@ -94,12 +93,9 @@ class EmbeddedEngine(SteppedEngine):
             raise RequestError(f"request {request.id}: {self.name} has neither min_p nor repetition_penalty")
 
     def _place(self, published: PublishedVersion) -> Params:
-        start = time.time()
         params = self._frozen.adapted(published) if published.manifest.adapter else self._whole(published)
         if self._held:
             self._check_fits(published, params)
-        if self._trace is not None:
-            self._trace("load", start, time.time(), {"version": float(published.manifest.version)})
         return params
 
     def _check_fits(self, published: PublishedVersion, params: Params) -> None:

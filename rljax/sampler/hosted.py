@@ -7,6 +7,7 @@ from pathlib import Path
 from rljax.models.files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
 from rljax.sampler.engine import EmbeddedEngine
+from sidecar.stepping.jobs import Trace
 
 
 def open_engine(
@@ -19,6 +20,7 @@ def open_engine(
     dtype: str,
     record_routes: bool = False,
     held: int = 0,
+    trace: Trace | None = None,
 ) -> EmbeddedEngine:
     """Opens the embedded engine on this process's first device; ``model`` is the directory of the policy. For
     the rest see `EmbeddedEngine`.
@@ -34,4 +36,5 @@ def open_engine(
         record_routes=record_routes,
         model=Path(model),
         held=held,
+        trace=trace,
     )

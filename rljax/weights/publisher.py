@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
 from orbax.checkpoint.options import MultiprocessingOptions
 
+from rljax.observe.parts import CHECKSUM, GATHER, note, part, recorded, recorder
 from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.channels.versions import (
     MANIFEST_NAME,
@@ -290,19 +292,20 @@ def gathered(tensors: Tensors, dtype: str) -> Iterator[dict[str, np.ndarray]]:
         DtypeError: a tensor is not of type ``dtype``.
     """
     group: dict[str, np.ndarray] = {}
-    size, left = 0, len(tensors)
+    size, left, begin = 0, len(tensors), time.time()
     for name in tensors:
         group[name] = np.asarray(tensors[name])
         check_dtypes({name: group[name]}, dtype)
         size, left = size + group[name].nbytes, left - 1
         if size >= GROUP_BYTES or not left:
+            note(GATHER, begin)
             yield group
-            group, size = {}, 0
+            group, size, begin = {}, 0, time.time()
 
 
 def infos_of(arrays: Mapping[str, np.ndarray]) -> dict[str, TensorInfo]:
     """Returns what a manifest says of arrays."""
-    with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
+    with part(CHECKSUM), ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
         sums = list(pool.map(checksum, arrays.values()))
     return {name: TensorInfo(a.shape, str(a.dtype), s) for (name, a), s in zip(arrays.items(), sums, strict=True)}
 
@@ -326,8 +329,8 @@ def _written(hidden: Path, draft: Path, tensors: Tensors, dtype: str) -> dict[st
         return _save(draft, tensors, dtype)
     infos = _save(draft, tensors.own(hidden), dtype)
     others = tensors.others()
-    for part in {info.part for info in others.values()}:
-        part_directory(hidden, part).rename(part_directory(draft, part))
+    for host in {info.part for info in others.values()}:
+        part_directory(hidden, host).rename(part_directory(draft, host))
     return {name: infos.get(name) or others[name] for name in tensors}
 
 
@@ -378,12 +381,17 @@ class _GroupWriter(type_handlers.NumpyHandler):
     def __init__(self, groups: Iterable[dict[str, np.ndarray]]) -> None:
         super().__init__(deepcopy_host_arrays=False)
         self._groups = groups
+        self._record = recorder()  # Orbax has another thread write
         self.infos: dict[str, TensorInfo] = {}
         self.failure: Exception | None = None
         """Error that ended the writing. Orbax goes on without: its other writes would otherwise outlive the failure."""
 
     async def serialize(self, values: Sequence[_Leaf], infos: Any, args: Any = None) -> Sequence[Any]:
         """Writes all groups, as `TypeHandler.serialize` says; no write is left to be waited for."""
+        with recorded(self._record):
+            return await self._serialize(values, infos, args)
+
+    async def _serialize(self, values: Sequence[_Leaf], infos: Any, args: Any) -> Sequence[Any]:
         places = {leaf.name: place for leaf, *place in zip(values, infos, args, strict=True)}
         writing: Sequence[Any] = ()
         try:

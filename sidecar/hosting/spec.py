@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 from sidecar.imports import uncollected_imports
 from sidecar.protocol import Engine
+from sidecar.spans import SpanFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class EngineSpec:
         accelerators: GPUs or TPU chips that it takes; 0 for an engine on the CPU.
         cores: CPU cores that it is pinned to; empty for any.
         log: file that takes what it prints; empty for nowhere.
+        trace: arguments of the `SpanFile` that takes what it does when; empty for none.
     """
 
     name: str
@@ -35,6 +38,7 @@ class EngineSpec:
     accelerators: int = 0
     cores: tuple[int, ...] = ()
     log: str = ""
+    trace: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self) -> Engine:
         """Opens the engine, in this process. May take minutes.
@@ -49,7 +53,11 @@ class EngineSpec:
         module, _, function = self.factory.partition(":")
         with uncollected_imports():
             factory = getattr(importlib.import_module(module), function)
-        engine: Engine = factory(name=self.name, **self.arguments)
+        traced = {}
+        if self.trace:
+            traced["trace"] = SpanFile(**self.trace)
+            atexit.register(traced["trace"].close)
+        engine: Engine = factory(name=self.name, **self.arguments, **traced)
         return engine
 
 

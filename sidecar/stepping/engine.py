@@ -6,6 +6,7 @@ import abc
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from sidecar.protocol import (
 )
 from sidecar.request_checks import check_policy, check_request, check_tokens
 from sidecar.stepping.batch import Batch
-from sidecar.stepping.jobs import Job
+from sidecar.stepping.jobs import Job, Trace
 from sidecar.stepping.stepper import Call, Stepper
 
 CLOSE_SECONDS = 120.0
@@ -50,6 +51,7 @@ class SteppedEngine(abc.ABC):
         has_tokenizer: bool,
         receive: Receiver,
         held: int = 0,
+        trace: Trace | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -61,6 +63,8 @@ class SteppedEngine(abc.ABC):
             has_tokenizer: whether the batch can look for stop strings.
             receive: reads the versions that `update_weights` names.
             held: versions that the batch holds at once; 0: one, and none can be kept for a request.
+            trace: called for every version that is read (``receive``), placed (``load``) and taken over (``swap``), and
+                every ``score``.
         """
         self.name = name
         self._held = held
@@ -69,7 +73,8 @@ class SteppedEngine(abc.ABC):
         self._has_tokenizer = has_tokenizer
         self._receive = receive
         self._update_lock = threading.Lock()
-        self._stepper = Stepper(batch, name)
+        self._trace = trace
+        self._stepper = Stepper(batch, name, trace)
 
     @abc.abstractmethod
     def _place(self, published: PublishedVersion) -> Any:
@@ -196,9 +201,15 @@ class SteppedEngine(abc.ABC):
 
     def _load(self, update: WeightUpdate) -> Any:
         try:
+            begin = time.time()
             published = self._receive(update.path)
             check_identity(published, update.path, update.version, update.lineage)
-            return self._place(published)
+            read = time.time()
+            placed = self._place(published)
+            if self._trace is not None:
+                self._trace("receive", begin, read, {"version": float(update.version)})
+                self._trace("load", read, time.time(), {"version": float(update.version)})
+            return placed
         except (VersionError, ValueError, OSError, MemoryError, RuntimeError) as error:
             refused = WeightsGoneError if isinstance(error, VersionGoneError) else WeightUpdateError
             raise refused(

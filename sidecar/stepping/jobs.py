@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from sidecar.protocol import UNKNOWN_ROUTE, Completion, GenerateRequest
+
+Trace = Callable[[str, float, float, dict[str, float]], None]
+"""Called with the name of what an engine did, its start and end in Unix seconds, and its numbers. From any thread."""
 
 
 class Tokenizer(Protocol):
@@ -34,6 +38,7 @@ class Job:
         done: whether the request has been answered.
         routes: experts of the first tokens of prompt and response, in order, each int16 ``[n, layers, picked]``: of
             the pass that sampled from them, whatever weights have read them again since. Empty where none are recorded.
+        read: whether an engine has read its prompt before, with older weights.
     """
 
     request: GenerateRequest
@@ -45,6 +50,7 @@ class Job:
     spans: list[tuple[int, int]] = field(default_factory=list)
     done: bool = False
     routes: list[np.ndarray] = field(default_factory=list)
+    read: bool = False
 
     @property
     def budget(self) -> int:

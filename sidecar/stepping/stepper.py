@@ -29,7 +29,7 @@ from sidecar.protocol import (
     UpdatePolicy,
 )
 from sidecar.stepping.batch import Batch
-from sidecar.stepping.jobs import Job
+from sidecar.stepping.jobs import Job, Trace
 from sidecar.stepping.waiting import WaitingLine
 
 
@@ -57,9 +57,12 @@ _Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 class Stepper:
     """Runs a `Batch` in a thread of its own."""
 
-    def __init__(self, batch: Batch, name: str) -> None:
-        """Starts the thread. `name` is named in its errors."""
+    def __init__(self, batch: Batch, name: str, trace: Trace | None = None) -> None:
+        """Starts the thread. `name` is named in its errors; ``trace`` is told of every ``swap`` of weights and every
+        ``score``.
+        """
         self.name = name
+        self._trace = trace
         self.batch = batch
         self.lineage = -1
         self.paused = False
@@ -148,6 +151,7 @@ class Stepper:
         """Replaces the weights. Requests in flight lose their KV cache, and are prefilled again with the new ones; or,
         with ``keep``, they go on with theirs.
         """
+        start = time.time()
         if version < self.batch.version and not keep:
             # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
             self._interrupted.push(self.batch.evict())
@@ -156,6 +160,8 @@ class Stepper:
         self.updates += 1
         self._interrupted.version_changed()
         self._line.version_changed()
+        if self._trace is not None:
+            self._trace("swap", start, time.time(), {"version": float(version)})
         while self._scores:
             call, token_ids, routes = self._scores.pop(0)
             self._answer(call, functools.partial(self.score, token_ids=token_ids, routes=routes))
@@ -261,9 +267,11 @@ class Stepper:
     def _score(self, token_ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
         if self.paused:
             self._interrupted.push(self.batch.evict())  # so that nothing is sampled for them meanwhile
-        start = time.perf_counter()
+        start, began = time.perf_counter(), time.time()
         scores = self.batch.score(token_ids, routes)
         self.busy_seconds += time.perf_counter() - start
+        if self._trace is not None:
+            self._trace("score", began, time.time(), {"tokens": float(len(token_ids))})
         return scores
 
     def _finish(self, job: Job, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sidecar.held import HeldVersions
-from sidecar.stepping.jobs import Job, Tokenizer, end_of_text
+from sidecar.stepping.jobs import Job, Tokenizer, Trace, end_of_text
 from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
 
 
@@ -19,11 +20,19 @@ class VllmBatch:
     """A vLLM engine core as `sidecar.stepping.batch.Batch`."""
 
     def __init__(
-        self, engine: LLMEngine, slots: int, tokenizer: Tokenizer, held: HeldVersions[LoRARequest] | None = None
+        self,
+        engine: LLMEngine,
+        slots: int,
+        tokenizer: Tokenizer,
+        held: HeldVersions[LoRARequest] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """Takes over an engine that holds no requests; ``held`` are its versions where it holds several, each an
-        adapter of the weights that it was started on.
+        adapter of the weights that it was started on. ``trace`` is called for every ``step``, and every ``reread``: a
+        step in which a request is read again after an update.
         """
+        self._trace = trace
+        self._read_again: set[str] = set()
         self.slots = slots
         self.version = -1
         self.tokens_sampled = 0
@@ -96,6 +105,7 @@ class VllmBatch:
         if not self._engine.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise RuntimeError("vLLM's KV connector cannot drop the KV of older weights; choose another or none")
         self._engine.collective_rpc("load_version", args=(tensors,))
+        self._read_again = set(self._jobs)
         return []
 
     def _put_beside(
@@ -122,13 +132,18 @@ class VllmBatch:
     def _forget(self, names: Sequence[str]) -> None:
         for name in names:
             del self._jobs[name], self._began[name]
+        self._read_again.difference_update(names)
         self._engine.abort_request(list(names))
 
     def _step(self) -> Sequence[Any]:
+        begin, before, what = time.time(), self.tokens_sampled, "reread" if self._read_again else "step"
         outputs = self._engine.step()
         for output in outputs:
             if output.request_id in self._jobs:
                 self._take(output)
+        self._read_again.difference_update(output.request_id for output in outputs)
+        if self._trace is not None:
+            self._trace(what, begin, time.time(), {"tokens": float(self.tokens_sampled - before)})
         return outputs
 
     def _take(self, output: Any) -> None:

@@ -35,7 +35,7 @@ from sidecar.protocol import (
     WeightUpdateError,
 )
 from sidecar.request_checks import check_policy, check_request, check_tokens
-from sidecar.stepping.jobs import Job, end_of_text
+from sidecar.stepping.jobs import Job, Trace, end_of_text
 from sidecar.stepping.waiting import WaitingLine
 from sidecar.vllm.running import Running
 from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
@@ -55,13 +55,15 @@ T = TypeVar("T")
 class ConcurrentVllm:
     """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
-    def __init__(self, settings: VllmSettings, name: str) -> None:
-        """Starts vLLM and waits for it.
+    def __init__(self, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
+        """Starts vLLM and waits for it. ``trace`` is called for every version that its workers read (``receive``) and
+        take over (``swap``).
 
         Raises:
             Exception: whatever vLLM raises when it cannot start.
         """
         self.name = name
+        self._trace = trace
         self._settings = settings
         self._tokenizer = LazyTokenizer(settings.model)
         self._loop = asyncio.new_event_loop()
@@ -318,8 +320,13 @@ class ConcurrentVllm:
     async def _update(self, update: WeightUpdate) -> None:
         async with self._updating:
             try:
+                begin = time.time()
                 await self._transfer.prepare(update)
+                read = time.time()
                 await self._load(update)
+                if self._trace is not None:
+                    self._trace("receive", begin, read, {"version": float(update.version)})
+                    self._trace("swap", read, time.time(), {"version": float(update.version)})
             except WeightUpdateError as error:
                 what = f"version {update.version} of lineage {update.lineage} and keeps version {self._version}"
                 raise type(error)(f"{self.name} did not load {what}: {error}") from error
@@ -385,10 +392,10 @@ class ConcurrentVllm:
             raise refused
 
 
-def open_engine(*, name: str, settings: Mapping[str, Any]) -> ConcurrentVllm:
+def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None = None) -> ConcurrentVllm:
     """Starts ``AsyncLLM``.
 
     Raises:
         Exception: whatever vLLM raises when it cannot start.
     """
-    return ConcurrentVllm(VllmSettings(**settings), name)
+    return ConcurrentVllm(VllmSettings(**settings), name, trace)

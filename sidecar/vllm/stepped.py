@@ -16,6 +16,7 @@ from sidecar.channels.versions import PublishedVersion, receive
 from sidecar.held import HeldVersions
 from sidecar.protocol import EngineError
 from sidecar.stepping.engine import SteppedEngine
+from sidecar.stepping.jobs import Trace
 from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.batch import VllmBatch
 from sidecar.vllm.settings import VllmSettings
@@ -26,19 +27,20 @@ from sidecar.vllm.weights import check_against_model, whole
 class SteppedVllm(SteppedEngine):
     """Serves requests with vLLM's engine core in this process. Implements `sidecar.protocol.Engine`."""
 
-    def __init__(self, engine: LLMEngine, settings: VllmSettings, name: str) -> None:
-        """Takes over an engine that holds no requests."""
+    def __init__(self, engine: LLMEngine, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
+        """Takes over an engine that holds no requests; ``trace`` is as of `SteppedEngine` and `VllmBatch`."""
         self._model = settings.model
         self._adapters = AdapterDirectories(settings.model, settings.rank) if settings.held else None
         held = HeldVersions[LoRARequest](settings.held) if settings.held else None
         super().__init__(
-            VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held),
+            VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held, trace),
             name=name,
             max_length=settings.max_length,
             vocab_size=engine.model_config.get_vocab_size(),
             has_tokenizer=True,
             receive=receive,
             held=settings.held,
+            trace=trace,
         )
 
     async def close(self) -> None:
@@ -55,7 +57,7 @@ class SteppedVllm(SteppedEngine):
         return published.tensors
 
 
-def open_engine(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
+def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None = None) -> SteppedVllm:
     """Starts vLLM here. ``VLLM_ENABLE_V1_MULTIPROCESSING=0`` must stand in the environment.
 
     Raises:
@@ -69,4 +71,4 @@ def open_engine(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
     arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
         "async_scheduling": False
     }  # a step ends with its tokens known
-    return SteppedVllm(LLMEngine.from_engine_args(EngineArgs(**arguments)), how, name)
+    return SteppedVllm(LLMEngine.from_engine_args(EngineArgs(**arguments)), how, name, trace)

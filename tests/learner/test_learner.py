@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS
 from rljax.learner.scoring import behaviour_divergence
 from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import hidden_states, output_head
+from rljax.observe import parts
 from rljax.trajectory import Group
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, make_trajectory
 
@@ -68,6 +70,16 @@ def test_training_raises_what_is_rewarded(fresh: Learner) -> None:
     assert {"policy/clip_fraction", "policy/approx_kl", "batch/trained_tokens", "batch/fill"} <= set(metrics)
     assert all(isinstance(value, float) for value in metrics.values())
     assert metrics["batch/trained_tokens"] == sum(t.loss_mask.sum() for g in groups for t in g.trajectories)
+
+
+def test_the_parts_of_a_step_are_noted_in_their_order_and_none_overlaps(fresh: Learner) -> None:
+    found: list[tuple[str, float, float]] = []
+    with parts.recorded(lambda *one: found.append(one)):
+        fresh.train(make_groups(0))
+    names = list(dict.fromkeys(name for name, *_ in found))
+    assert names == [parts.PACK, parts.SCORE, parts.ADVANTAGES, parts.PLACE, parts.UPDATE]
+    assert all(begin <= end for _, begin, end in found)
+    assert all(end <= begin for (*_, end), (_, begin, _) in itertools.pairwise(found))
 
 
 def test_the_same_groups_from_the_same_checkpoint_give_the_same_bits(tmp_path: Path) -> None:

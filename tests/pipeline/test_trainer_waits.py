@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -53,6 +54,7 @@ class Waits:
             message=lambda text: self.messages.append(text),
             validation=lambda *_: None,
             span=lambda *_, **__: None,
+            part=lambda _: contextlib.nullcontext(),
         )
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         none: Any = None

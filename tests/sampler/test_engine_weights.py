@@ -236,7 +236,7 @@ def test_the_trace_names_what_was_done(lab):
             await asyncio.gather(*(engine.generate(lab.request(str(i), [4, 2, 1], max_new_tokens=6)) for i in range(3)))
 
     asyncio.run(main())
-    assert {span[0] for span in spans} == {"load", "prefill", "decode"}
+    assert {span[0] for span in spans} == {"receive", "load", "swap", "prefill", "decode"}
     assert all(start <= end for _, start, end, _ in spans)
     prefilled = [numbers for what, _, _, numbers in spans if what == "prefill"]
     assert sum(numbers["requests"] for numbers in prefilled) == 3

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from rljax.observe import parts
 from rljax.weights import orbax_lock, publisher
 from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
@@ -62,6 +63,19 @@ def test_a_crash_leaves_nothing_visible(tmp_path, moment):
     assert [entry.name for entry in tmp_path.iterdir()] == ["v4-2"]
     assert again.published() == [(4, 2)]
     read_version(tmp_path / "v4-2")
+
+
+def test_gathering_and_checksums_are_noted_whoever_does_them(tmp_path, monkeypatch):
+    """Orbax has another thread write, whose parts are the learner's all the same."""
+    monkeypatch.setattr("rljax.weights.publisher.GROUP_BYTES", 1)
+    for channel in (OrbaxPublisher(tmp_path), MemoryPublisher(tmp_path)):
+        found = []
+        with parts.recorded(lambda name, begin, end, found=found: found.append((name, end - begin))):
+            channel.publish(5, 2, TENSORS, model="", dtype="fp32")
+        names = [name for name, _ in found]
+        assert names.count(parts.GATHER) == len(TENSORS)
+        assert parts.CHECKSUM in names
+        assert all(seconds >= 0 for _, seconds in found)
 
 
 def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch):

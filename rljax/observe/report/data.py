@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rljax.observe.budget import Budget, budgets
 from rljax.observe.formatting import validation_scores
 from rljax.observe.metrics import Row
 from rljax.observe.samples import Sample
+from rljax.observe.trace_read import read_spans
 
 NOT_A_SPLIT = ("time/step", "time/engine_busy")
-SPLIT_ORDER = ("train", "wait", "publish", "checkpoint")
+SPLIT_ORDER = ("train", "wait", "publish", "checkpoint", "report")
 WHOLE_REWARD = ("reward/mean", "reward/std", "reward/flat_groups")
 """Metrics of the reward as a whole; the others are of its parts."""
 
@@ -30,6 +34,7 @@ class RunData:
         facts: further lines of the header by name, such as commit and device.
         running: whether the run goes on; it is not known of one that is read from its directory.
         failure: what ended the run, where the audit does not say so.
+        traced: directory of the run, whose trace says where the time went; None: it is not read.
     """
 
     name: str
@@ -40,6 +45,12 @@ class RunData:
     facts: Mapping[str, str] = field(default_factory=dict)
     running: bool = False
     failure: str | None = None
+    traced: Path | None = None
+
+    @functools.cached_property
+    def budget(self) -> tuple[Budget, ...]:
+        """The time of a step by what each process does in it; empty where the trace does not say."""
+        return () if self.traced is None else budgets(trained(self.rows), list(read_spans(self.traced)))
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Returns steps and values of a metric where it is known; row 0 is no step and has validation scores only."""

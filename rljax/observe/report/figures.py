@@ -6,6 +6,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from rljax.observe.formatting import short
+from rljax.observe.report.budget import PLOT
 from rljax.observe.report.data import RunData, time_split, typical
 from rljax.observe.report.plots import (
     COLOURS,
@@ -21,7 +22,7 @@ from rljax.observe.report.plots import (
     simple,
 )
 
-SPLIT_COLOURS = {"train": "s1", "wait": "s4", "publish": "s3", "checkpoint": "s5", "other": "s8"}
+SPLIT_COLOURS = {"train": "s1", "wait": "s4", "publish": "s3", "checkpoint": "s5", "report": "s6", "other": "s8"}
 
 
 def _reward(data: RunData, figure: go.Figure) -> Drawn:
@@ -114,7 +115,7 @@ def _time_split(data: RunData, figure: go.Figure) -> Drawn:
     if not steps:
         return None
     total, legend = np.zeros(1), []
-    spare = iter(("s2", "s6", "s7"))
+    spare = iter(("s2", "s7"))
     for name, values in parts.items():
         x, y = binned(steps, values)
         colour = SPLIT_COLOURS.get(name) or next(spare, "s7")
@@ -191,6 +192,7 @@ RUNNING: tuple[PlotSpec[RunData], ...] = (
     PlotSpec("Staleness", _staleness, "No step has recorded staleness."),
     PlotSpec("Staleness of all trained groups", _staleness_histogram, "The audit has counted no trained token."),
     PlotSpec("Where the time of a step went", _time_split, "No step has recorded its time."),
+    PLOT,
     PlotSpec("Fraction of the bound", simple("bound/fraction", _BOUND, share=True), "No step has recorded it."),
     PlotSpec("Throughput", _throughput, "No step has recorded it."),
     PlotSpec("Gap between learner and engine", _parity, "No published version has been probed."),

@@ -54,6 +54,7 @@ def read_run(
         {**(facts or {}), "directory": str(run_dir), "written": time.strftime("%Y-%m-%d %H:%M:%S")},
         running,
         failure,
+        None if running else run_dir,  # to read it takes as long as all else, and a run that goes on has no time for it
     )
 
 

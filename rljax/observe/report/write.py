@@ -51,7 +51,7 @@ def write_report(run_dir: Path, data: RunData, unless: Callable[[], bool] = lamb
 def page(data: RunData) -> str:
     """Renders the whole page of a run as HTML."""
     # Imported here: only those who write a report need the libraries that draw it.
-    from rljax.observe.report import figures, plots, sections
+    from rljax.observe.report import budget, figures, plots, sections
     from rljax.observe.report.objective import OBJECTIVE
 
     drawn: dict[str, Any] = {}
@@ -62,6 +62,7 @@ def page(data: RunData) -> str:
         ("objective", "plots", lambda d: plots.section("Objective", OBJECTIVE, d, drawn)),
         ("running", "plots", lambda d: plots.section("Staleness and speed", figures.RUNNING, d, drawn)),
         ("speed", "speed", sections.speed),
+        ("budget", "budget", budget.section),
         ("audit", "audit", sections.audit),
         ("trajectories", "trajectories", sections.trajectories),
         ("config", "config", sections.config),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rljax.config.validate_placement import device_indices, engine_memory_share,
 from rljax.learner.sharding import Present, jax_devices
 from rljax.models.adapter import target_words
 from rljax.models.common.architecture import Architecture
-from rljax.observe.trace import NullTrace, Trace
+from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
@@ -73,7 +73,7 @@ def make_pool(
     else:
         for index in range(config.sidecar.num_engines):  # what is wrong is said before anything is started
             engine_spec(config, run, model, index, engine_launcher, before)
-        start = _with_engine_launcher(config, run, model, engine_launcher, before)
+        start = _with_engine_launcher(config, run, model, engine_launcher, before, isinstance(trace, Trace))
     # A hung engine must be found and replaced before the trainer gives up waiting for it.
     return EnginePool(
         start,
@@ -123,6 +123,13 @@ def engine_spec(
     )
 
 
+def _trace_of(config: Config, run: RunDir, index: int) -> dict[str, Any]:
+    """Returns what the trace of an engine in a process of its own is written by."""
+    role = _process(config, index)
+    path = part_path(run.root.absolute(), role)
+    return {"path": str(path), "role": role, "track": f"{role} · computation", "limit": config.observe.trace_events}
+
+
 def local_platform(config: Config) -> str:
     """Returns the platform of engines in child processes of this one."""
     platform, _ = device_indices(config.sidecar.devices)
@@ -149,10 +156,11 @@ def _policy(config: Config) -> UpdatePolicy:
 
 
 def _with_engine_launcher(
-    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before
+    config: Config, run: RunDir, model: Model, engine_launcher: EngineLauncher, before: Before, traced: bool
 ) -> EngineFactory:
     async def start(index: int) -> Engine:
-        return await engine_launcher.start(engine_spec(config, run, model, index, engine_launcher, before))
+        spec = engine_spec(config, run, model, index, engine_launcher, before)
+        return await engine_launcher.start(replace(spec, trace=_trace_of(config, run, index)) if traced else spec)
 
     return start
 

@@ -11,6 +11,7 @@ from rljax.config.fields import ConfigError, user_path
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.observe.metrics import Row, read_metrics
+from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
 from rljax.observe.trace_read import Span, read_spans
 from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
 from rljax.pipeline.plan.splits import Timing, settling
@@ -18,8 +19,6 @@ from rljax.pipeline.simulate.workload import constant, observed
 
 LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
-ODD = 3.0
-"""Times of the median beyond which a step is unlike others."""
 LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
 
@@ -27,8 +26,6 @@ LEVELS = 4
 _REQUESTS = " · requests"
 _NAMES = ("time/step", "time/train", "tokens/all", "tokens/sampled", "staleness/mean")
 """Of a step that samples and trains."""
-Window = tuple[float, float]
-"""Start and end of a step, in Unix seconds."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +69,14 @@ def measured(path: str) -> Measured:
             f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
         )
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
-    counted = _undisturbed(later, spans)
+    counted = undisturbed(later, spans)
     if len(counted) < LEAST_STEPS:
         raise ConfigError(
             f"plan.from_run={path}: of the steps after the first {before} {len(counted)} are beside no validation and "
             f"compile nothing; {LEAST_STEPS} are needed for means, so let it run longer"
         )
-    windows = [(row["timestamp"] - row["time/step"], row["timestamp"]) for row in counted]
+    windows = [window(row) for row in counted]
     return Measured(config, _figures(config, counted, windows, spans), _fact(counted), len(counted), len(later))
-
-
-def _undisturbed(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
-    """Returns the steps that are like others: no program of the learner's is compiled in them, no validation goes on
-    beside them, and they take at most `ODD` times the median, as one does in which an engine compiles.
-    """
-    validations = [(s.start, s.end) for s in spans if s.name.startswith("validate ")]
-
-    def beside(row: Row) -> bool:
-        return any(s < row["timestamp"] and row["timestamp"] - row["time/step"] < e for s, e in validations)
-
-    like = [row for row in rows if not row.get("compile/programs") and not beside(row)]
-    middle = float(np.median([row["time/step"] for row in like])) if like else 0.0
-    return [row for row in like if row["time/step"] <= ODD * middle]
 
 
 def _fact(rows: Sequence[Row]) -> Timing:
@@ -150,10 +133,8 @@ class _Flight:
     """Requests and attempts in flight, in the time in which engines sample: without loads and validations."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        stops = sorted((s.start, s.end) for s in spans if s.track.endswith(" · versions"))
-        validations = [(s.start, s.end) for s in spans if s.name.startswith("validate ")]
-        self._starts, self._ends = _merged(stops)
-        self._before = np.concatenate([[0.0], np.cumsum(self._ends - self._starts)])
+        self._stops = Cover((s.start, s.end) for s in spans if s.track.endswith(" · versions"))
+        validations = [(s.start, s.end) for s in spans if s.name.startswith(VALIDATION)]
 
         def trained(suffix: str) -> list[Span]:
             found = [s for s in spans if s.track.endswith(suffix)]
@@ -164,10 +145,7 @@ class _Flight:
 
     def active(self, times: np.ndarray) -> np.ndarray:
         """Returns the seconds until these times without those in which engines stood still."""
-        stop = np.searchsorted(self._starts, times, side="right")
-        last = np.maximum(stop - 1, 0)
-        inside = np.where(stop > 0, np.maximum(self._ends[last] - times, 0.0), 0.0) if len(self._ends) else 0.0
-        return times - self._before[stop] + inside
+        return times - self._stops.until(times)
 
     def outside_seconds(self) -> float:
         """Returns the seconds behind a reply in which an attempt is with no engine, on average."""
@@ -218,18 +196,6 @@ class _Flight:
     def _seconds(self, spans: Sequence[Span]) -> float:
         begin, end = (self.active(np.array([getattr(s, n) for s in spans])) for n in ("start", "end"))
         return float(np.sum((end - begin) * [s.count for s in spans]))
-
-
-def _merged(stops: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends of these spans, those that overlap made one."""
-    merged: list[list[float]] = []
-    for start, end in stops:
-        if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
-    table = np.array(merged, np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
 
 
 def _binned(running: np.ndarray, rates: np.ndarray, seconds: np.ndarray) -> Speeds:

@@ -80,7 +80,7 @@ class InstantEngine:
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Does nothing: no request is ever left to abort."""
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         return np.zeros(len(token_ids) - 1, np.float32)
 
     async def update_weights(self, update: WeightUpdate) -> None:

@@ -155,9 +155,9 @@ def make_probe_score(model: Model) -> Any:
         where, hardware = (model.cast(params), model.architecture), model.hardware
         positions, targets = jnp.arange(token_ids.shape[1])[None], jnp.roll(token_ids, -1, axis=1)
         options: dict[str, Any] = {"dtype": DTYPES[keys.dtype], "hardware": hardware}
-        replayed = {"routes": routes, "replay": routes is not None}
+        options |= {"routes": routes, "replay": routes is not None}
         with model.precise():
-            hidden, _ = routed_hidden_states(*where, token_ids, positions, segments, **options, **replayed)
+            hidden, _ = routed_hidden_states(*where, token_ids, positions, segments, **options)
             return token_logprobs(*where, hidden, targets, 1.0, chunk=keys.logprob_chunk, hardware=hardware)[0]
 
     return score

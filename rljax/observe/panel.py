@@ -133,7 +133,7 @@ def line(state: State) -> str:
     m = state.metrics
     of = f"/{state.total_steps}" if state.total_steps else ""
     parts = [f"step {state.step}{of}"]
-    parts += [f"{what} {number(value)}" for what, value in _trained(m) or [("reward", None)]]
+    parts += [f"{what} {number(value)}" for what, value in _trained(m)] or ["reward –"]
     for name, score in validation_scores(m).items():
         parts.append(f"held out {name} {number(score)}")
     if "staleness/mean" in m:

@@ -239,7 +239,7 @@ def score(
     params = _for_rows(params, adapters)
     length = jnp.full(1, token_ids.shape[1])
     targets = jnp.roll(token_ids, -1, axis=1)
-    options = {"dtype": jnp.dtype(dtype), "hardware": hardware, "routes": routes}
+    options: dict[str, Any] = {"dtype": jnp.dtype(dtype), "hardware": hardware, "routes": routes}
     with hardware.precise(dtype):
         hidden, *_ = prefill(params, architecture, token_ids, length, **options)
         logprobs, _ = token_logprobs(params, architecture, hidden, targets, 1.0, chunk=_SCORE_CHUNK, hardware=hardware)

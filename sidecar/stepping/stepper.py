@@ -318,7 +318,8 @@ class Stepper:
         failure.__cause__ = cause
         with self._inbox_lock:
             self._failure = failure
-        waiting = [call for call, *_ in (*self._scores, *self._updates, *self._watches)]
+        waiting = [scored[0] for scored in self._scores]
+        waiting += [call for call, _ in self._updates] + [call for call, *_ in self._watches]
         waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values()]
         while not self._inbox.empty():
             waiters.append(self._inbox.get())

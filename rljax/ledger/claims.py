@@ -126,7 +126,7 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
     Raises:
         RunFailedError: the run has failed.
     """
-    room = db.read(lambda tx: _allowed(tx, explorer))
+    room = db.read(lambda tx: allowed(tx, explorer))
     if isinstance(room, ClaimResult):
         return room
     if limit <= 0:
@@ -134,8 +134,12 @@ def claim(db: Database, explorer: str, tasksets: Sequence[str], limit: int) -> C
     return db.write(lambda tx: _claim(tx, explorer, tasksets, limit))
 
 
-def _allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
-    """Returns how many groups may be claimed, or why none."""
+def allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
+    """Returns how many groups an explorer may claim, or why none.
+
+    Raises:
+        RunFailedError: the run has failed.
+    """
     row = run_row(tx)
     if row.failure:
         raise RunFailedError(row.failure)
@@ -149,7 +153,7 @@ def _allowed(tx: Transaction, explorer: str) -> int | ClaimResult:
 
 
 def _claim(tx: Transaction, explorer: str, tasksets: Sequence[str], limit: int) -> ClaimResult:
-    room = _allowed(tx, explorer)
+    room = allowed(tx, explorer)
     if isinstance(room, ClaimResult):
         return room
     tasks = _next_tasks(tx, tx.spec, tasksets, min(room, limit))

@@ -16,7 +16,7 @@ from typing import Any
 from rljax.config.fields import named_explorer
 from rljax.ledger import claims, processes, validations, versions
 from rljax.ledger.async_database import AsyncDatabase
-from rljax.ledger.claims import Claim, TasksetSize, validating
+from rljax.ledger.claims import Claim, ClaimResult, TasksetSize, allowed, validating
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.transaction import Transaction, reads
 from rljax.observe.busy import Gathered
@@ -166,7 +166,8 @@ class Explorer:
             seen = self._ledger.notifier.changes
             self._raise_failures(beat)
             missing = await self._validate_if_due()
-            other, newest = await self._ledger.call(_validation_and_newest)
+            other, newest, room = await self._ledger.call(_look, self._name)
+            loaded = self._serves(newest)
             if other is None:
                 self._release()
                 missing = await self._serve(newest) or missing
@@ -174,7 +175,10 @@ class Explorer:
                 await self._hold()
             # Groups claimed while their version is missing would spend their time limit waiting for it.
             limit = 0 if missing else min(CLAIM_LIMIT, self._runner.free_groups)
-            granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
+            if loaded and isinstance(room, ClaimResult):
+                granted = room  # as of this very round: an explorer that waits makes one transaction in each
+            else:
+                granted = await self._ledger.call(claims.claim, self._name, list(self._tasksets), limit)
             if granted.over:
                 return
             for claim in granted.claims:
@@ -240,10 +244,9 @@ class Explorer:
         """Loads the newest version, unless it is loaded; returns what is waited for if it is announced and yet gone,
         otherwise nothing.
         """
-        serving = self._pool.serving
-        if newest is None or (serving and (serving.version, serving.lineage) == (newest.version, newest.lineage)):
+        if newest is None or self._serves(newest):
             return ""
-        if serving and serving.lineage != newest.lineage:
+        if (serving := self._pool.serving) and serving.lineage != newest.lineage:
             await self._cancel_reopened_groups()
         self.waiting_for = f"version {newest.version} to load"
         begin = self._ledger.clock()
@@ -258,6 +261,12 @@ class Explorer:
         self._trace.span(f"{self._name} · versions", f"load version {newest.version}", begin, end)
         await self._checks.check(self._pool, newest)
         return ""
+
+    def _serves(self, newest: versions.Announced | None) -> bool:
+        serving = self._pool.serving
+        if newest is None or serving is None:
+            return newest is None
+        return (serving.version, serving.lineage) == (newest.version, newest.lineage)
 
     async def _load_kept(self, version: versions.Announced) -> None:
         """Loads a version by `_load` as long as it is the newest, and keeps its files from being deleted meanwhile."""
@@ -367,9 +376,13 @@ class Explorer:
 
 
 @reads
-def _validation_and_newest(tx: Transaction) -> tuple[tuple[int, str] | None, versions.Announced | None]:
-    """Returns the running validation and the newest version, in one transaction, as every round begins with it."""
-    return validating(tx), versions.newest_version(tx)
+def _look(
+    tx: Transaction, explorer: str
+) -> tuple[tuple[int, str] | None, versions.Announced | None, int | ClaimResult]:
+    """Returns the running validation, the newest version and `allowed`, in one transaction, as every round begins with
+    it.
+    """
+    return validating(tx), versions.newest_version(tx), allowed(tx, explorer)
 
 
 def _awaited_version(version: versions.Announced, error: WeightUpdateError) -> str:

@@ -94,7 +94,7 @@ def test_an_audit_holds_little_of_each_group(file: CountingFile) -> None:
     names = "id, taskset, epoch, task_index, state, claim, explorer, version, deadline, claimed_at, retired, step"
     values = f"i + 1, 'a', 0, i, 'trained', i, 'e', i / {size}, i / {size}, 0, 0, i / {size}"
     sql(bench.db, f"INSERT INTO groups ({names}) {numbers} SELECT {values} FROM c")
-    counts = f"json_object(i / {size}, 7)"
+    counts = f"json_object(CAST(i / {size} AS TEXT), 7)"
     sql(bench.db, f"INSERT INTO batches {numbers} SELECT 1, i / {size}, i % {size}, i + 1, {counts} FROM c")
     sql(bench.db, "UPDATE run SET trained = :steps", steps=groups // size)
     audit(bench.db)  # imports, and what SQLAlchemy keeps of each statement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from rljax.config.validate import ConfigError
 from rljax.ledger import claims, processes, versions
-from rljax.ledger.database import LedgerError, RunFailedError
+from rljax.ledger.database import Database, LedgerError, RunFailedError
+from rljax.ledger.sqlite import SqliteFile
+from rljax.ledger.transaction import Transaction
 from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout import group_runner as groups
 from rljax.rollout.environments.session import EnvironmentLost
@@ -269,6 +272,30 @@ def test_explorer_without_trainer_fills_its_credit_and_says_what_it_waits_for(tm
             await simulation.explorer.run()
         assert claims.states(simulation.db) == {"ready": 4}
         assert loop.time() > 20.0
+
+    run_virtual(main)
+
+
+def test_an_explorer_that_waits_makes_one_transaction_at_each_look(tmp_path: Path) -> None:
+    class Counting(Database):
+        looks = 0
+
+        def read(self, body: Callable[[Transaction], Any]) -> Any:
+            self.looks += 1
+            return super().read(body)
+
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        db = Counting(SqliteFile(tmp_path / "ledger.db"), SPEC, clock=loop.time)
+        versions.announce(db, 0, 0, "weights/v0")
+        explorer = build(tmp_path, loop, db=db, validates=False).explorer
+        exploring = asyncio.ensure_future(explorer.run())
+        await asyncio.sleep(100)  # virtual: all that the credit allows is claimed and stored
+        assert "credit" in explorer.waiting_for
+        before = db.looks
+        await asyncio.sleep(10)
+        assert db.looks - before == pytest.approx(20, abs=2)  # here it looks twice a second: see conftest.py
+        explorer.stop()
+        await exploring
 
     run_virtual(main)
 

@@ -68,13 +68,13 @@ def rate(running: int) -> float:
 
 
 class Bell:
-    """What rings when a batch is leased."""
+    """Bell that rings when a batch is leased."""
 
     def __init__(self) -> None:
         self._heard: list[asyncio.Future[None]] = []
 
     def wait(self) -> asyncio.Future[None]:
-        """Returns what is done when it rings next."""
+        """Returns a future that is done when it rings next."""
         self._heard.append(asyncio.get_running_loop().create_future())
         return self._heard[-1]
 
@@ -166,7 +166,7 @@ class PromptEngine(SimulatedEngine):
 
 @dataclass(frozen=True)
 class Case:
-    """What is done about the tail."""
+    """A way to treat the tail."""
 
     name: str
     alpha: float = 0.0

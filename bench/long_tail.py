@@ -114,7 +114,8 @@ class Recorded(Attempts):
                 Attempts.run(replace(self, environment_seconds=latency), task, attempt, pool)
             )
             try:
-                await asyncio.wait([running, *([self.bell.wait()] if self.bell else [])], return_when="FIRST_COMPLETED")
+                awaited: list[asyncio.Future[Any]] = [running, *([self.bell.wait()] if self.bell else [])]
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
                     return running.result()
             finally:

@@ -68,13 +68,13 @@ def rate(running: int) -> float:
 
 
 class Bell:
-    """What rings when a batch is leased."""
+    """Bell that rings when a batch is leased."""
 
     def __init__(self) -> None:
         self._heard: list[asyncio.Future[None]] = []
 
     def wait(self) -> asyncio.Future[None]:
-        """Returns what is done when it rings next."""
+        """Returns a future that is done when it rings next."""
         self._heard.append(asyncio.get_running_loop().create_future())
         return self._heard[-1]
 
@@ -114,7 +114,8 @@ class Recorded(Attempts):
                 Attempts.run(replace(self, environment_seconds=latency), task, attempt, pool)
             )
             try:
-                await asyncio.wait([running, *([self.bell.wait()] if self.bell else [])], return_when="FIRST_COMPLETED")
+                awaited: list[asyncio.Future[Any]] = [running, *([self.bell.wait()] if self.bell else [])]
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
                     return running.result()
             finally:
@@ -166,7 +167,7 @@ class PromptEngine(SimulatedEngine):
 
 @dataclass(frozen=True)
 class Case:
-    """What is done about the tail."""
+    """A way to treat the tail."""
 
     name: str
     alpha: float = 0.0

@@ -40,7 +40,7 @@ def main() -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
     events = Path(job["events"])
 
     def note(event: str, **values: Any) -> None:
@@ -63,7 +63,7 @@ def main() -> None:
             right += sum(exact(task["answer"], reply) for task, reply in zip(some, replies, strict=True))
         return right / len(job["held_out"])
 
-    class Notes(TrainerCallback):  # type: ignore[misc]
+    class Notes(TrainerCallback):
         """Notes the beginning and each step, and validates where rljax does."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the schedule trains, by its length: none is favoured but where members are cancelled, and then as computed."""
+"""Lengths of what the schedule trains: none is favoured but where members are cancelled, and then as computed."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""What the race measures: the same rewards and tasks on both sides, and what a command takes."""
+"""The race measures the same rewards and tasks on both sides, and what a command takes."""
 
 import sys
 from pathlib import Path

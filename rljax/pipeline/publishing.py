@@ -30,7 +30,7 @@ PUBLISHER = "publisher"
 
 @dataclass(frozen=True)
 class Named:
-    """What a version is called and what it is; see `rljax.weights.publisher.Publisher.publish`."""
+    """Number, lineage and kind of a version; see `rljax.weights.publisher.Publisher.publish`."""
 
     version: int
     lineage: int

@@ -91,10 +91,12 @@ class Publishing:
 
         def work() -> None:
             try:
-                outcome.set_result(self._publish(named, taken, probe, validate))
+                self._publish(named, taken, probe, validate)
             except BaseException as error:  # whatever it was, the learner is to end by it
                 outcome.set_exception(error)
                 self._db.notifier.notify()
+            else:
+                outcome.set_result(None)
 
         self._under_way = outcome
         # No executor: Python waits for its threads at the end, and a disk that hangs must not keep a process.
@@ -153,8 +155,8 @@ class Publishing:
     def _publish(self, named: Named, tensors: Tensors, probe: np.ndarray, validate: bool) -> None:
         since, begun = time.time(), self._begun
         version, lineage = named.version, named.lineage
-        what = {"model": named.model, "dtype": named.dtype, "adapter": named.adapter}
-        path = self._publisher.publish(version, lineage, tensors, **what)
+        model, dtype, adapter = named.model, named.dtype, named.adapter
+        path = self._publisher.publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
         failpoint("announce")
         path = self._run.announced_path(path)
         try:

@@ -33,7 +33,7 @@ PUBLISHER = "publisher"
 
 @dataclass(frozen=True)
 class Named:
-    """What a version is called and what it is; see `rljax.weights.publisher.Publisher.publish`."""
+    """Number, lineage and kind of a version; see `rljax.weights.publisher.Publisher.publish`."""
 
     version: int
     lineage: int
@@ -96,10 +96,12 @@ class Publishing:
 
         def work() -> None:
             try:
-                outcome.set_result(self._publish(PUBLISHER, named, taken, probe, validate))
+                self._publish(PUBLISHER, named, taken, probe, validate)
             except BaseException as error:  # whatever it was, the learner is to end by it
                 outcome.set_exception(error)
                 self._db.notifier.notify()
+            else:
+                outcome.set_result(None)
 
         self._under_way = outcome
         # No executor: Python waits for its threads at the end, and a disk that hangs must not keep a process.
@@ -163,10 +165,10 @@ class Publishing:
 
     def _publish(self, track: str, named: Named, tensors: Tensors, probe: np.ndarray, validate: bool) -> None:
         begun, version, lineage = self._begun, named.version, named.lineage
-        what = {"model": named.model, "dtype": named.dtype, "adapter": named.adapter}
+        model, dtype, adapter = named.model, named.dtype, named.adapter
         with self._recorded(track):
             with part(WRITE):
-                path = self._publisher.publish(version, lineage, tensors, **what)
+                path = self._publisher.publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
             failpoint("announce")
             path = self._run.announced_path(path)
             try:

@@ -89,7 +89,7 @@ class Pusher:
     changed: float
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
-        """Pushes one version with requests in flight; returns the seconds of its `PARTS`."""
+        """Pushes one version with requests in flight; returns its `PARTS`: MB, and seconds."""
         running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
         if version:
             await self._gaps(GAPS_AFTER)

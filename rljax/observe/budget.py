@@ -116,7 +116,8 @@ def account(windows: Sequence[Window], layers: Sequence[Layer], rest: tuple[str,
     """Returns the seconds of the windows by part: of the first layer that covers an instant, else ``rest``, the name
     and kind of the last part. They add up to the windows, which do not overlap.
     """
-    found, covered, before = [], Cover(), 0.0
+    found: list[Part] = []
+    covered, before = Cover(), 0.0
     for name, kind, cover in layers:
         covered |= cover
         seconds = covered.within(windows)
@@ -297,7 +298,8 @@ def _prefills(spans: Iterable[Span]) -> tuple[Cover, Cover]:
     """Returns when prompts were read again after an update, and when for the first time: of a span that does both, the
     first part, by its tokens.
     """
-    again, first = [], []
+    again: list[Window] = []
+    first: list[Window] = []
     for s in spans:
         if s.name == "prefill":
             share = s.args.get("again", 0.0) / max(s.args.get("tokens", 0.0), 1.0)

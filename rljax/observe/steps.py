@@ -59,7 +59,8 @@ class Cover:
 
     def __and__(self, other: Cover) -> Cover:
         """Returns the times that both cover."""
-        mine, theirs, found = self.intervals(), other.intervals(), []
+        mine, theirs = self.intervals(), other.intervals()
+        found: list[Window] = []
         while mine and theirs:
             found.append((max(mine[-1][0], theirs[-1][0]), min(mine[-1][1], theirs[-1][1])))
             (mine if mine[-1][0] > theirs[-1][0] else theirs).pop()

@@ -49,7 +49,7 @@ def bars(data: RunData, figure: go.Figure) -> Drawn:
     found = data.budget[::-1]  # plotly draws from the bottom up
     if not found:
         return None
-    legend = []
+    legend: list[Key] = []
     for kind in KINDS:
         spent = [budget.of(kind) for budget in found]
         if any(spent):

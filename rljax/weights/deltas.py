@@ -16,9 +16,9 @@ from sidecar.channels.changes import Changes, changed_values, changes_of, packed
 from sidecar.channels.versions import CHANGES_NAME, AdapterInfo, Manifest, TensorInfo, version_directory
 
 PAYS = 0.2
-"""Bytes of changes, of those of the whole, up to which they are written: where 13 % of the values of bfloat16 have changed.
-Beyond that, to find and to apply them takes more of a processor than a disk or network of 1 GB/s takes for the rest
-(``bench/push_deltas.py``).
+"""Bytes of changes, of those of the whole, up to which they are written: where 13 % of the values of bfloat16 have
+changed. Beyond that, to find and to apply them takes more of a processor than a disk or network of 1 GB/s takes for the
+rest (``bench/push_deltas.py``).
 """
 
 

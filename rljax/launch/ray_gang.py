@@ -46,6 +46,7 @@ class HostActor:
         end_group_with_process()
         self._log = log
         self._supervisor: Supervisor | None = None
+        self._stopped = 0
 
     def address(self) -> str:
         """Returns where host 0 may listen on this node."""
@@ -56,6 +57,8 @@ class HostActor:
         try:
             read = from_plain(config)
             self._supervisor = Supervisor(read, [place], share_of_processors(read), linked=True)
+            if self._stopped:  # while it was being started
+                self._supervisor.stop(self._stopped)
             end = self._supervisor.run()
         except Exception as error:
             say(f"the supervisor of host {place.rank}: {type(error).__name__}: {first_line(error)}")
@@ -63,7 +66,8 @@ class HostActor:
         return end.code, end.lost
 
     def stop(self, number: int) -> None:
-        """Passes a signal on to the host."""
+        """Passes a signal on to the host, at its start where it has not begun."""
+        self._stopped = number
         if self._supervisor is not None:
             self._supervisor.stop(number)
 

@@ -143,7 +143,8 @@ def announce(db: Any, run: Any, model: Any) -> int:
     from rljax.ledger import leases, versions
     from rljax.models.files import load_directory
     from rljax.models.hf_names import to_hf
-    from rljax.weights.publisher import DTYPES, OrbaxPublisher
+    from rljax.weights.gathering import DTYPES
+    from rljax.weights.publisher import OrbaxPublisher
 
     lineage = leases.begin_lineage(db, 0)
     architecture, params = load_directory(model.directory)

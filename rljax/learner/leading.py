@@ -23,9 +23,10 @@ from rljax.models.common.params import Params
 from rljax.models.hf_names import tensor_shapes
 from rljax.observe.parts import HOSTS, part
 from rljax.trajectory import Group, TaskId, Trajectory, encode
+from rljax.weights.gathering import Tensors
 from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.weights.parts import owners
-from rljax.weights.publisher import SharedTensors, Tensors
+from rljax.weights.publisher import SharedTensors
 from sidecar.channels.versions import TensorInfo, checksum, tensor_info
 from sidecar.stored import Tensor
 

@@ -20,7 +20,8 @@ from rljax.ledger.database import Database, StaleWriterError
 from rljax.observe.parts import GATHER, LEDGER, WRITE, part, recorded
 from rljax.pipeline.observers import LEARNER, LearnerObservers
 from rljax.pipeline.run_dir import RunDir
-from rljax.weights.publisher import Publisher, PublishError, SharedTensors, Tensors
+from rljax.weights.gathering import Tensors
+from rljax.weights.publisher import Publisher, PublishError, SharedTensors
 from sidecar.channels.versions import AdapterInfo
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from rljax.weights.publisher import OrbaxPublisher, Tensors, gathered, infos_of
+from rljax.weights.gathering import Tensors, gathered, infos_of
+from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels.changes import Changes, changed_values, changes_of, packed_changes
 from sidecar.channels.versions import CHANGES_NAME, AdapterInfo, Manifest, TensorInfo, version_directory
 

@@ -14,16 +14,8 @@ from typing import Any
 
 import jax
 
-from rljax.weights.publisher import (
-    OrbaxPublisher,
-    PublishError,
-    Tensors,
-    check_dtypes,
-    describe,
-    gathered,
-    infos_of,
-    on_host,
-)
+from rljax.weights.gathering import Tensors, check_dtypes, gathered, infos_of, on_host
+from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
 from sidecar.channels import memory
 from sidecar.channels.versions import AdapterInfo, Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from rljax.weights.publisher import OrbaxPublisher, PublishError, Tensors, check_dtypes, describe
+from rljax.weights.gathering import Tensors, check_dtypes
+from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
 from sidecar.channels.link import (
     BUFFER_BYTES,
     DEADLINE,

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from rljax.weights.publisher import PublishError, gathered, infos_of
+from rljax.weights.gathering import gathered, infos_of
+from rljax.weights.publisher import PublishError
 from sidecar.channels.versions import TensorInfo, array_spec
 from sidecar.errors import first_line
 

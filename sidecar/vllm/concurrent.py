@@ -56,8 +56,7 @@ class ConcurrentVllm:
     """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
-        """Starts vLLM and waits for it. ``trace`` is called for every version that its workers read (``receive``) and
-        take over (``swap``).
+        """Starts vLLM and waits for it. ``trace`` takes each version's ``receive`` (it is read) and ``swap`` (it is in).
 
         Raises:
             Exception: whatever vLLM raises when it cannot start.

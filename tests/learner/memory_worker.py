@@ -21,7 +21,8 @@ from rljax.models.hf_names import from_hf, tensor_shapes
 from rljax.pipeline.assemble.learner import build_learner
 from rljax.pipeline.assemble.run import Model
 from rljax.weights import publisher
-from rljax.weights.publisher import OrbaxPublisher, gathered
+from rljax.weights.gathering import gathered
+from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels.versions import read_version
 from tests.learner.eight_devices import answer
 from tests.learner.made_up import make_config

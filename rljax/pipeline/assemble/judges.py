@@ -22,7 +22,8 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.async_utils import in_background
 from rljax.rollout.judge import EngineJudge
 from rljax.weights.draft import scratch
-from rljax.weights.publisher import DTYPES, OrbaxPublisher
+from rljax.weights.gathering import DTYPES
+from rljax.weights.publisher import OrbaxPublisher
 from sidecar.hosting.spec import EngineLauncher
 from sidecar.protocol import Engine
 

@@ -35,7 +35,8 @@ from rljax.models.tokenizer import (
 )
 from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.seeds import stable_hash
-from rljax.weights.publisher import DTYPES, OrbaxPublisher, PublishError
+from rljax.weights.gathering import DTYPES
+from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.versions import AdapterInfo
 from sidecar.fingerprint import fingerprint
 from sidecar.stored import DamagedFileError

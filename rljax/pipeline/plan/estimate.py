@@ -37,7 +37,7 @@ from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
 from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, sorted_width
 from rljax.pipeline.plan.models import read_at_once
-from rljax.weights.publisher import GROUP_BYTES
+from rljax.weights.gathering import GROUP_BYTES
 
 NEXT = "the next version"
 """Kind of memory: of a version that an embedded engine places, with an array of a cache that is resized meanwhile."""

@@ -56,7 +56,7 @@ class ConcurrentVllm:
     """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
-        """Starts vLLM and waits for it. ``trace`` takes each version's ``receive`` (it is read) and ``swap`` (it is in).
+        """Starts vLLM and waits for it. ``trace`` takes ``receive``: a version is read; and ``swap``: it is in use.
 
         Raises:
             Exception: whatever vLLM raises when it cannot start.

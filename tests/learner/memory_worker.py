@@ -20,7 +20,7 @@ from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import from_hf, tensor_shapes
 from rljax.pipeline.assemble.learner import build_learner
 from rljax.pipeline.assemble.run import Model
-from rljax.weights import publisher
+from rljax.weights import gathering
 from rljax.weights.gathering import gathered
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels.versions import read_version
@@ -133,7 +133,7 @@ def resume(model: Model, checkpoints: Checkpoints) -> dict[str, Any]:
 
 def publish(learner: Learner, directory: Path) -> dict[str, Any]:
     """Publishes in groups of a layer, and reads the version as an engine does."""
-    publisher.GROUP_BYTES = LAYER_BYTES
+    gathering.GROUP_BYTES = LAYER_BYTES
     state, on_device, sizes = live_bytes(), [], []
     for arrays in gathered(learner.export("bf16"), "bf16"):
         on_device.append(live_bytes() - state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import subprocess
 import sys
@@ -74,7 +75,9 @@ class Compiling:
         tasks = TasksConfig(train={"digits": TasksetConfig(source="reverse_digits", rewards=("digits",))})
         config = Config(wait_timeout=10.0, rollout_batch_size=16, group_size=8, tasks=tasks)
         none: Any = None
-        observers: Any = SimpleNamespace(waiting=lambda *_: None, message=lambda *_: None)
+        observers: Any = SimpleNamespace(
+            waiting=lambda *_: None, message=lambda *_: None, part=lambda _: contextlib.nullcontext()
+        )
         learner: Any = SimpleNamespace(architecture=SimpleNamespace(vocab_size=10), steps=0)
         stop: Any = SimpleNamespace(is_set=lambda: False)
         outputs = Outputs(none, none, none, observers)

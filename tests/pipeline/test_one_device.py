@@ -13,6 +13,7 @@ from rljax.pipeline.assemble.devices import engine_devices
 from rljax.run import Run
 from rljax.weights import memory
 from sidecar.channels import memory as received
+from sidecar.channels.versions import PublishedVersion
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,14 @@ def test_a_run_on_one_device_needs_no_other(
     monkeypatch.setattr(memory, "is_on_accelerator", lambda array: array.devices() == {only})
     for module in ("run", "pipeline.banner"):
         monkeypatch.setattr(f"rljax.{module}.shares_only_accelerator", lambda _: True)
-    monkeypatch.setattr(received, "read_version", lambda path: pytest.fail(f"{path} was read from its files"))
+    of_files: list[str] = []
+    read_version = received.read_version
+
+    def read(path: str, *held: Any) -> PublishedVersion:
+        of_files.append(Path(path).name)
+        return read_version(path, *held)
+
+    monkeypatch.setattr(received, "read_version", read)
     monkeypatch.setattr(memory, "describe", lambda *_, **__: pytest.fail("a version went by way of the host"))
     keys: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "max_steps": 4, "sync_method": sync_method}
     config = load_config(str(SMALLEST), {"async_generation_ratio": alpha, **keys})
@@ -37,6 +45,9 @@ def test_a_run_on_one_device_needs_no_other(
     with Run(config) as run:
         rows = list(run)
         assert run.audit()["balanced"]
+    # The device has one version beside the engine's: where the next is taken before an engine came to it, its files are
+    # there. Step 1 waits for version 0.
+    assert not of_files or (sync_method == "checkpoint" and "v0-1" not in of_files)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert max(row["staleness/max"] for row in rows) <= staleness
     gaps = [row["parity/max_abs_logprob_gap"] for row in rows if "parity/max_abs_logprob_gap" in row]

@@ -31,7 +31,7 @@ CRASH = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rljax.weights import orbax_lock, publisher
+from rljax.weights import gathering, orbax_lock, publisher
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "after the arrays":
@@ -39,7 +39,7 @@ if sys.argv[2] == "after the arrays":
 elif sys.argv[2] == "before the rename":
     Path.rename = die
 else:
-    publisher.GROUP_BYTES = 1
+    gathering.GROUP_BYTES = 1
     gathered = publisher.gathered
     def first(*arguments):
         yield next(gathered(*arguments))
@@ -67,7 +67,7 @@ def test_a_crash_leaves_nothing_visible(tmp_path, moment):
 
 def test_gathering_and_checksums_are_noted_whoever_does_them(tmp_path, monkeypatch):
     """Orbax has another thread write, whose parts are the learner's all the same."""
-    monkeypatch.setattr("rljax.weights.publisher.GROUP_BYTES", 1)
+    monkeypatch.setattr("rljax.weights.gathering.GROUP_BYTES", 1)
     for channel in (OrbaxPublisher(tmp_path), MemoryPublisher(tmp_path)):
         found = []
         with parts.recorded(lambda name, begin, end, found=found: found.append((name, end - begin))):
@@ -85,7 +85,7 @@ def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch
                 raise RuntimeError("out of memory")
             return super().__getitem__(name)
 
-    monkeypatch.setattr("rljax.weights.publisher.GROUP_BYTES", 1)
+    monkeypatch.setattr("rljax.weights.gathering.GROUP_BYTES", 1)
     with pytest.raises(PublishError, match=r"version 5 cannot be published to .*: out of memory; "):
         OrbaxPublisher(tmp_path).publish(5, 2, Failing(TENSORS), model="", dtype="fp32")
     assert list(tmp_path.iterdir()) == []

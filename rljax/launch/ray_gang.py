@@ -121,8 +121,8 @@ class OnRay:
                 _kill(actors)
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"launcher=ray: hosts did not start within {seconds:g} s (ray.placement_timeout): "
-                        f"{why_it_died(error)}; look at the cluster (`ray status`), or raise ray.placement_timeout"
+                        f"launcher=ray: hosts did not start within {seconds:g} s (the smaller of ray.placement_timeout "
+                        f"and wait_timeout): {why_it_died(error)}; look at the cluster (`ray status`), or raise it"
                     ) from None
             time.sleep(LOOK)
 

@@ -29,7 +29,7 @@ UNLEASED = ("claimed", "ready")
 # what SQLite takes to execute it.
 _ALIVE = select(p.pid).where(p.name == bindparam("explorer"), p.alive)
 _VALIDATING = select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)
-_PENDING_VALIDATION = select(a.version).where(a.state != "done").limit(1)
+_PENDING_VALIDATION = select(a.version).where(a.state.in_(schema.UNFINISHED)).limit(1)
 _IN_FLIGHT = (
     select(g.state, g.deadline, func.count().label("n"))
     .where(g.state.in_((*UNLEASED, "leased")))

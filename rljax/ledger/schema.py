@@ -165,7 +165,11 @@ validations = Table(
     Column("explorer", String(200), comment="who runs it"),
     Column("result", Text, comment="JSON of metrics"),
     Column("reported", Boolean, nullable=False, comment="the learner has logged it"),
+    # Older ledgers are without, and slower.
+    Index("validations_by_state", "state", "reported", "version"),
 )
+UNFINISHED = ("requested", "claimed")
+"""States of validations that are not done."""
 
 processes = Table(
     "processes",

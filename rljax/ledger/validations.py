@@ -95,7 +95,7 @@ def settle_lost_validation(tx: Transaction, explorer: str, pinned: Announced) ->
 
 def count_unfinished(tx: Transaction) -> int:
     """Returns the validations requested or running."""
-    return tx.execute(select(func.count()).where(a.state != "done")).scalar_one()
+    return tx.execute(select(func.count()).where(a.state.in_(schema.UNFINISHED))).scalar_one()
 
 
 unfinished = reads(count_unfinished)

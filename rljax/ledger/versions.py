@@ -109,7 +109,7 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     row = require_living(tx, lineage)
     p, a = schema.processes.c, schema.validations.c
     needed = {version for r in tx.execute(select(p.version, p.loading).where(p.alive)) for version in r}
-    needed |= {r.version for r in tx.execute(select(a.version).where(a.state != "done"))}
+    needed |= {r.version for r in tx.execute(select(a.version).where(a.state.in_(schema.UNFINISHED)))}
     # Not in the database's order: that of the primary key would lead it past all that were ever deleted.
     found = tx.execute(select(schema.versions).where(~v.deleted)).all()
     standing = sorted(found, key=lambda r: (r.version, r.lineage))

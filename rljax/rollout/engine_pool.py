@@ -367,13 +367,16 @@ class EnginePool:
         was last asked for, until there is nothing newer; where that is refused, waits for another version.
         """
 
-        async def load(announced: Announced) -> None:
-            await slot.in_time(f"version {announced.version} to load", self._load(successor, announced))
+        here: list[Announced] = []
 
-        if self._wanted is not None:
-            slot.since = await self._recent.load_before(self._wanted, load)
+        async def load(announced: Announced) -> None:
+            if announced not in here:
+                await slot.in_time(f"version {announced.version} to load", self._load(successor, announced))
+                here.append(announced)
+
         while (wanted := self._wanted) is not None and slot.serves is not wanted:
             try:
+                slot.since = await self._recent.load_before(wanted, load)  # others may have passed meanwhile
                 await load(wanted)
                 await slot.in_time("the log-probabilities of the probe", self._events.loaded(successor, wanted))
                 slot.serves = wanted

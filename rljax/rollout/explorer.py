@@ -118,6 +118,8 @@ class Explorer:
         try:
             await self._explore()
         finally:
+            self._record_wait()
+            self._loop.flush()
             await self._ledger.close()
 
     async def _explore(self) -> None:
@@ -203,12 +205,17 @@ class Explorer:
         span of its own.
         """
         before, end = self._waited, self._ledger.clock()
-        if before is not None and before[0] == kind and begin - before[2] < HEARTBEAT:
+        near = before is not None and begin - before[2] < HEARTBEAT and end - before[1] < GAUGES_SECONDS
+        if before is not None and before[0] == kind and near:
             self._waited = kind, before[1], end
             return
-        if before is not None:
-            self._trace.span(f"{self._name} · waits", *before)
+        self._record_wait()
         self._waited = kind, begin, end
+
+    def _record_wait(self) -> None:
+        if self._waited is not None:
+            self._trace.span(f"{self._name} · waits", *self._waited)
+        self._waited = None
 
     async def _hold(self) -> None:
         """Holds training generation, and pauses its time limits, while any explorer validates (promise P8)."""

@@ -10,6 +10,7 @@ from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import Engine, EngineError, RequestError, WeightUpdateError
+from sidecar.spans import SpanFile
 from sidecar.workers.child_process import serve
 from sidecar.workers.lifeline import end_group_with_process
 
@@ -19,6 +20,7 @@ class EngineHost:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        self._spans: SpanFile | None = None
 
     async def handle(self, method: str, *arguments: Any) -> Any:
         """Returns the result of the engine's method.
@@ -35,11 +37,14 @@ class EngineHost:
             raise
         except Exception as error:
             raise EngineError(f"{type(error).__name__}: {first_line(error)}") from None
+        finally:
+            if method == "close" and self._spans is not None:
+                self._spans.close()
 
     async def _open(self, spec: EngineSpec) -> None:
-        printed = size_of(spec.log)
+        printed, self._spans = size_of(spec.log), spec.spans()
         try:
-            self._engine = await asyncio.to_thread(spec.open)
+            self._engine = await asyncio.to_thread(spec.open, self._spans)
         except Exception as error:
             raise EngineError(one_line(spec.name, error, read_from(spec.log, printed))) from None
 

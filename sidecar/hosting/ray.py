@@ -121,6 +121,7 @@ class EngineActor:
     def __init__(self, spec: EngineSpec, engine_placement: EnginePlacement) -> None:
         self._spec = spec
         self._engine: Engine | None = None
+        self._spans = spec.spans()
         redirect_output(spec.log)
         end_group_with_process()
         if engine_placement.accelerators:
@@ -134,7 +135,7 @@ class EngineActor:
         """Opens the engine, off this actor's event loop."""
         printed = size_of(self._spec.log)
         try:
-            self._engine = await asyncio.to_thread(self._spec.open)
+            self._engine = await asyncio.to_thread(self._spec.open, self._spans)
         except Exception as error:
             why = one_line(self._spec.name, error, read_from(self._spec.log, printed))
             return Failure(EngineError.__name__, why)
@@ -155,6 +156,9 @@ class EngineActor:
             return await getattr(self._engine, method)(*arguments)
         except Exception as error:
             return Failure.of(error, self._spec.name)
+        finally:
+            if method == "close" and self._spans is not None:
+                self._spans.close()
 
 
 class RayEngine(RemoteEngine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 from collections.abc import Mapping
@@ -40,8 +39,15 @@ class EngineSpec:
     log: str = ""
     trace: Mapping[str, Any] = field(default_factory=dict)
 
-    def open(self) -> Engine:
+    def spans(self) -> SpanFile | None:
+        """Returns the file for `open`, to be closed after the engine; None where nothing is traced."""
+        return SpanFile(**self.trace) if self.trace else None
+
+    def open(self, spans: SpanFile | None) -> Engine:
         """Opens the engine, in this process. May take minutes.
+
+        Args:
+            spans: takes what the engine does when.
 
         Raises:
             EngineError: it cannot be opened here; one line says why and what to do.
@@ -53,10 +59,7 @@ class EngineSpec:
         module, _, function = self.factory.partition(":")
         with uncollected_imports():
             factory = getattr(importlib.import_module(module), function)
-        traced = {}
-        if self.trace:
-            traced["trace"] = SpanFile(**self.trace)
-            atexit.register(traced["trace"].close)
+        traced = {} if spans is None else {"trace": spans}
         engine: Engine = factory(name=self.name, **self.arguments, **traced)
         return engine
 

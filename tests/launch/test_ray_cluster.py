@@ -98,7 +98,7 @@ def test_an_engine_in_an_actor_is_the_engine(
     requests = [request(f"r{seed}", seed=seed, prompt=2 + seed) for seed in range(6)]
 
     async def main() -> None:
-        local = spec(model).open()
+        local = spec(model).open(None)
         await local.update_weights(published)
         async with at_home(configured(cluster)) as engine_launcher:
             engine = await engine_launcher.start(spec(model))

@@ -72,7 +72,11 @@ def step(bench: LedgerBench, meter: Meter) -> None:
     meter("claim, nothing yet", bench.claim)
     meter("lease", bench.lease)
     meter("mark_trained", leases.mark_trained, db, lineage, number, True)
-    meter("announce", bench.publish, number + 1)
+    meter("announce", bench.publish, number + 1, True)
+    pinned = meter("claim_validation", validations.claim_validation, db, "e")
+    meter("finish_validation", validations.finish_validation, db, "e", pinned, {"score": 1.0})
+    meter("take_unreported", lambda: list(validations.take_unreported(db)))
+    meter("claim_validation, none", validations.claim_validation, db, "e")
     meter("report_gap", versions.report_gap, db, number + 1, lineage, 0.1, 0.1)
     for name in ("take_deletable", "prune_payloads"):
         if name == "take_deletable":

@@ -76,7 +76,7 @@ def request(name: str = "a", min_version: int = 0) -> GenerateRequest:
 Act = Callable[[EnginePool, asyncio.AbstractEventLoop], Coroutine[Any, Any, None]]
 
 
-def with_pool(tmp_path: Path, engines: list[Any], act: Act, count: int = 1) -> list[str]:
+def with_pool(tmp_path: Path, engines: list[Any], act: Act, count: int = 1, **keys: Any) -> list[str]:
     """Runs ``act`` on a pool of ``count`` engines that serves version 0; returns the faults noted, in order.
 
     ``engines`` are handed out in turn; an exception among them is raised instead.
@@ -93,7 +93,7 @@ def with_pool(tmp_path: Path, engines: list[Any], act: Act, count: int = 1) -> l
             return engine
 
         note = lambda kind, message: faults.append(f"{kind}: {message}")  # noqa: E731
-        pool = EnginePool(start, count, tmp_path, Heard(note), call_timeout=100.0)
+        pool = EnginePool(start, count, tmp_path, Heard(note), call_timeout=100.0, **keys)
         async with asyncio.timeout(2000.0):
             await pool.start()
             await pool.load(V0)

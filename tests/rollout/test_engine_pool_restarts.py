@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax.ledger.announced import Announced
 from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import EnginePool
-from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest
+from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest, WeightUpdate
 from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
 from tests.rollout.mortal import V0, V1, Mortal, request, with_pool
@@ -310,3 +311,31 @@ def test_what_is_pinned_is_not_sent_to_a_successor_that_has_newer_versions_alone
         await asyncio.gather(loading, running)
 
     with_pool(tmp_path, [first, slow, second], act, count=2)
+
+
+def test_versions_that_pass_while_a_successor_loads_those_before_are_loaded_too(tmp_path: Path) -> None:
+    """With `pin` and three versions held: version 3 is the newest when it begins, and 4 when it has loaded 1 and 2."""
+
+    class Noting(Mortal):
+        loaded: tuple[int, ...] = ()
+
+        async def update_weights(self, update: WeightUpdate) -> None:
+            await super().update_weights(update)
+            self.loaded += (update.version,)
+
+    first, other, second = Mortal(), Mortal(), Noting(load=10.0)
+    known = [V0, *(Announced(number, 1, f"weights/v{number}") for number in range(1, 5))]
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        for announced in known[1:4]:
+            await pool.load(announced)
+        running = asyncio.ensure_future(pool.generate(request(), 1))
+        loop.call_later(1.0, first.dead.set)
+        await asyncio.sleep(15.0)
+        loading = asyncio.ensure_future(pool.load(known[4]))
+        await asyncio.gather(running, loading)
+        await asyncio.sleep(60.0)
+        assert second.loaded == (1, 2, 3, 4)
+        assert (await pool._free_slot("", pinned=3)).index == 0
+
+    with_pool(tmp_path, [first, other, second], act, count=2, held=3)

@@ -76,7 +76,8 @@ def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, 
     if fingerprint(stored_tensors(model.directory)) != saved["lora_base"]:
         raise CheckpointError(
             f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of "
-            f"{where} was trained on; put that model there again, or choose another run_dir"
+            f"{where} was trained on, or an rljax of before 2026-11-28 wrote that checkpoint, with another kind of "
+            "fingerprint; put that model there again, go on with the rljax that began it, or choose another run_dir"
         )
 
 

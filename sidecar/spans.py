@@ -16,7 +16,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0
-"""Seconds that spans are kept before they are written: what a killed process loses at most."""
+"""Seconds that spans are kept before they are written, with the next one: a killed process loses those since."""
 
 
 class SpanFile:

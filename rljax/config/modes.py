@@ -43,6 +43,6 @@ class PlanConfig:
         None, "mean seconds of environment or reward behind a reply; None: 0", low=0
     )
     environment_seconds_std: float = key(0.0, "standard deviation of that; seconds are normal, and not below 0", low=0)
-    publish_seconds: float | None = key(None, "seconds of the learner to publish a version; None: 0", low=0)
+    publish_seconds: float | None = key(None, "seconds until a version is announced; None: 0", low=0)
     load_seconds: float | None = key(None, "seconds that an engine stands still to load a version; None: 0", low=0)
     steps: int = key(24, "steps that are counted of each simulated run", low=2, high=1000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljax.observe import parts
 from rljax.observe.metrics import Row
@@ -89,7 +89,8 @@ class Without:
 
 def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
     """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, of which the
-    trace knows everything; over all of those where none is. Empty without a trace of a learner.
+    trace knows everything of the learner; over all of those where none is. Of another process count those steps that
+    began between its first span and its last, an engine's or its explorer's. Empty without a trace of a learner.
 
     Args:
         rows: of the metrics, one a step.
@@ -99,16 +100,22 @@ def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
     if LEARNER not in tracks:
         return ()
     known = {process: _layers(process, tracks) for process in _processes(tracks)}
-    began = max(min(s.start for track in _own(process, tracks) for s in tracks[track]) for process in known)
-    within = [row for row in rows if row.get("time/step") and window(row)[0] >= began]
+    lives = {process: _life(process, tracks) for process in known}
+    within = [row for row in rows if row.get("time/step") and window(row)[0] >= lives[LEARNER, LEARNER][0]]
     windows = [window(row) for row in undisturbed(within, spans) or within]
     if not windows:
         return ()
     found = []
     for kind in (LEARNER, ENGINES, EXPLORERS):
-        each = [account(windows, *layers) for (of, _), layers in known.items() if of == kind]
+        each = []
+        for process, layers in known.items():
+            begin, end = lives[process]
+            own = [one for one in windows if begin <= one[0] <= end]
+            if process[0] == kind and own:
+                spent = account(own, *layers)
+                each.append([replace(part, seconds=part.seconds / len(own)) for part in spent])
         if each:
-            found.append(_mean(kind, each, len(windows)))
+            found.append(_mean(kind, each))
     return tuple(found)
 
 
@@ -151,12 +158,12 @@ def _without(process: str, part: Part | None, training: float, generation: float
     return Without(process, part, least, (training + generation) / least if least > 0 else 1.0)
 
 
-def _mean(process: str, each: Sequence[Sequence[Part]], steps: int) -> Budget:
+def _mean(process: str, each: Sequence[Sequence[Part]]) -> Budget:
     kinds = {part.name: part.kind for one in each for part in one}
     seconds = dict.fromkeys(kinds, 0.0)
     for one in each:
         for part in one:
-            seconds[part.name] += part.seconds / (steps * len(each))
+            seconds[part.name] += part.seconds / len(each)
     made = [Part(name, kinds[name], spent) for name, spent in seconds.items() if spent > 0]
     made.sort(key=lambda part: (KINDS.index(part.kind), -part.seconds))
     return Budget(process, len(each), sum(seconds.values()), tuple(made))
@@ -196,14 +203,28 @@ def _own(process: _Process, tracks: _Tracks) -> list[str]:
     return [LEARNER] if kind == LEARNER else [track for track in tracks if track.rpartition(" · ")[0] == name]
 
 
+def _life(process: _Process, tracks: _Tracks) -> Window:
+    """Returns the start of a process's first span and the end of its last, of an engine of its explorer's too."""
+    kind, name = process
+    spans = [span for track in _own(process, tracks) for span in tracks[track]]
+    ends = [span.end for span in spans]
+    if kind == ENGINES and (owner := _owner(name, tracks)):
+        ends += [span.end for track in _own((EXPLORERS, owner), tracks) for span in tracks[track]]
+    return min(span.start for span in spans), max(ends)
+
+
+def _owner(engine: str, tracks: _Tracks) -> str:
+    explorers = [name for kind, name in _processes(tracks) if kind == EXPLORERS and engine.startswith(f"{name} ")]
+    return max(explorers, key=len, default="")
+
+
 def _layers(process: _Process, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
     kind, name = process
     if kind == LEARNER:
         return _learner(tracks[LEARNER])
     if kind == EXPLORERS:
         return _explorer(name, tracks)
-    owner = max((n for k, n in _processes(tracks) if k == EXPLORERS and name.startswith(f"{n} ")), key=len, default="")
-    return _engine(name, owner, tracks)
+    return _engine(name, _owner(name, tracks), tracks)
 
 
 def _cover(spans: Iterable[Span], *names: str) -> Cover:

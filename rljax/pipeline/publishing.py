@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,6 +27,9 @@ from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
 log = logging.getLogger(__name__)
+
+LAST_SECONDS = 60.0
+"""Seconds that a version still has where the run has failed."""
 
 PUBLISHER = "publisher"
 """Track in the trace of what is written beside the learner's work, and name of its thread."""
@@ -69,7 +72,11 @@ class Publishing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Waits for the version that is under way. Of two failures the first is raised, the other logged."""
+        """Waits for the version that is under way, after a failure a minute at most. Of two failures the first is
+        raised, the other logged.
+        """
+        if error is not None:
+            self._patience = min(self._patience, time.perf_counter() - self._begun + LAST_SECONDS)
         try:
             self.wait()
         except Exception as second:
@@ -137,6 +144,13 @@ class Publishing:
             ) from None
         outcome.result()
 
+    def settle(self) -> None:
+        """Waits as `wait` does and raises nothing; `check` and `wait` do that. Orbax begins one save at a time: a
+        checkpoint would otherwise wait for the version unseen.
+        """
+        if self._under_way is not None:
+            wait([self._under_way], max(self._begun + self._patience - time.perf_counter(), 0.0))
+
     def unannounced(self) -> str:
         """Returns a clause about the version that is under way, for a line about a wait; empty where none is."""
         if self._under_way is None:
@@ -158,7 +172,7 @@ class Publishing:
         except (MemoryError, RuntimeError) as error:
             raise PublishError(
                 f"version {self._version} cannot be kept beside the next step: {first_line(error)}; where there is no "
-                "room for it, set sync_overlap=false"
+                "room for it, write sync_method=checkpoint and sync_overlap=false, or cut the learner over more devices"
             ) from error
 
     def _recorded(self, track: str) -> AbstractContextManager[None]:

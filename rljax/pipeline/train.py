@@ -367,6 +367,8 @@ class Trainer:
         self._checkpoints.wait()
 
     def _save(self, steps: int) -> None:
+        with self._observers.part(BEFORE):
+            self._publishing.settle()
         metadata = checkpoint_metadata(self._learner, self._lineage)
         self._checkpoints.save(steps, self._learner.state, metadata, self._fence)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.memory import MemoryPublisher, RayPublisher, SharedDevicePublisher
 from rljax.weights.nccl import NcclPublisher
-from rljax.weights.publisher import OrbaxPublisher, Publisher, PublishError
+from rljax.weights.publisher import OrbaxPublisher, Publisher
 
 
 def open_publisher(
@@ -30,10 +30,6 @@ def open_publisher(
         return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
     if sync_method == "nccl":
         return NcclPublisher(directory, host)
-    if shares_device and deltas:
-        raise PublishError(
-            f"sync_deltas={deltas}: on the learner's only accelerator engines are handed whole versions; leave it out"
-        )
     if deltas:
         return DeltaPublisher(directory, deltas)
     return SharedDevicePublisher(directory) if shares_device else OrbaxPublisher(directory)

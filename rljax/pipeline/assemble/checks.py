@@ -17,7 +17,7 @@ from rljax.config.validate import ConfigError
 from rljax.learner.sharding import select_devices
 from rljax.ledger.database import LedgerError
 from rljax.pipeline.assemble.checkpoints import chosen_checkpoints, export_targets, replayed_steps
-from rljax.pipeline.assemble.devices import check_shared
+from rljax.pipeline.assemble.devices import check_deltas, check_shared
 from rljax.pipeline.assemble.engines import pool_devices
 from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.assemble.names import file_refusals, lookup_refusals, name_refusals, taskset_refusals
@@ -215,6 +215,8 @@ def _place_learner(config: Config) -> Refusals:
 def _place_engines(config: Config) -> Refusals:
     if config.launcher == "local" and generates(config):
         yield from refused_by(pool_devices, config)
+        if config.mode == "both":
+            yield from refused_by(check_deltas, config)
 
 
 def _place_scorers(config: Config) -> Refusals:

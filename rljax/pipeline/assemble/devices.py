@@ -103,6 +103,19 @@ def engine_devices(config: Config, present: Present = jax_devices) -> list[jax.D
     return named
 
 
+def check_deltas(config: Config, present: Present = jax_devices) -> None:
+    """Checks that versions are written as what has changed only where engines read them.
+
+    Raises:
+        ConfigError: engines share the learner's only accelerator, which hands them whole versions.
+    """
+    if config.sync_deltas and shares_only_accelerator(config, present):
+        raise ConfigError(
+            f"sync_deltas={config.sync_deltas}: on the learner's only accelerator engines are handed whole versions; "
+            "leave it out"
+        )
+
+
 def shares_only_accelerator(config: Config, present: Present = jax_devices) -> bool:
     """Returns whether the engines are threads of the learner's process on its only device, which is no CPU."""
     if config.mode != "both" or config.launcher != "local" or config.explorer.own_process:

@@ -38,6 +38,7 @@ class Figures:
         turns: draws the replies of an attempt.
         environment_seconds: draws the seconds behind a reply.
         publish_seconds, load_seconds: of the learner and of an engine for a version.
+        announce_seconds: from there until it is announced, beside the learner's next step.
         between_seconds: of the learner in a step for what is neither training nor publishing.
         unevenness: by how much longer than that steps of the run were trained, and engines sampled beside them.
         filtered: share of groups that are filtered.
@@ -54,6 +55,7 @@ class Figures:
     publish_seconds: float
     load_seconds: float
     learner_devices: int
+    announce_seconds: float = 0.0
     between_seconds: float = 0.0
     unevenness: Unevenness = EVEN
     filtered: float = 0.0
@@ -119,7 +121,9 @@ def with_given(config: Config, figures: Figures) -> Figures:
         seconds = normal(plan.environment_seconds, plan.environment_seconds_std)
         found = replace(found, environment_seconds=seconds)
     if plan.publish_seconds is not None:
-        found = replace(found, publish_seconds=plan.publish_seconds)
+        beside = config.sync_overlap and config.learner.hosts.number == 1
+        own, later = (0.0, plan.publish_seconds) if beside else (plan.publish_seconds, 0.0)
+        found = replace(found, publish_seconds=own, announce_seconds=later)
     if plan.load_seconds is not None:
         found = replace(found, load_seconds=plan.load_seconds)
     return found

@@ -11,6 +11,7 @@ from rljax.config.fields import ConfigError, user_path
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.observe.metrics import Row, read_metrics
+from rljax.observe.parts import BEFORE
 from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
 from rljax.observe.trace_read import Span, read_spans
 from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
@@ -99,10 +100,12 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     attempts = config.rollout_batch_size
     begin, end = windows[0][0], windows[-1][1]
     sampled, train = _mean(rows, "tokens/sampled"), _mean(rows, "time/train")
-    publishing = [row for row in rows if row.get("time/publish")]
+    publishing = [row for row in rows if row.get("time/publish")] or [{}]
     spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
     filtered = _mean(rows, "rollout/filtered")
     spans = [span for span in spans if span.end > begin and span.start < end]
+    waited = sum(s.end - s.start for s in spans if s.name == BEFORE)  # for a version before, which is none of its work
+    publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)
     loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)
     asked = flight.requests
@@ -122,7 +125,8 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         replies=observed(lengths),
         turns=between(max(turns, 1.0)),
         environment_seconds=constant(flight.outside_seconds()),
-        publish_seconds=_mean(publishing, "time/publish") if publishing else 0.0,
+        publish_seconds=publish,
+        announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
         load_seconds=float(np.median(loads)) if loads else 0.0,
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,

@@ -132,6 +132,7 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
         redundancy=config.rollout.train_env_manager.group_size_redundancy,
         load_seconds=figures.load_seconds,
         publish_seconds=figures.publish_seconds,
+        announce_seconds=figures.announce_seconds,
         between_seconds=figures.between_seconds,
         filtered=figures.filtered,
         pace=lambda version: 1.0 / served[version // config.sync_interval % len(served)][1],

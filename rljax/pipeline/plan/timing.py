@@ -44,10 +44,11 @@ def describe_time(config: Config) -> Iterator[str]:
 def _compared(run: Measured, config: Config) -> Iterator[str]:
     """Yields what was measured in a run, and what is predicted by that and was in fact."""
     figures = run.figures
+    announced = figures.publish_seconds + figures.announce_seconds
     speeds = ", ".join(f"{speed:,.0f} at {count:.0f}" for count, speed in figures.engine_speeds)
     yield (
         f"measured {config.plan.from_run}, {run.counted} of {run.steps} steps: learner {figures.learner_speed:,.0f} "
-        f"tokens/s; an engine {speeds} requests; a version published in {figures.publish_seconds:.3g} s, loaded in "
+        f"tokens/s; an engine {speeds} requests; a version announced in {announced:.3g} s, loaded in "
         f"{figures.load_seconds:.3g} s"
     )
     split = Split((), replace(run.config, plan=config.plan))

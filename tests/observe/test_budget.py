@@ -231,6 +231,17 @@ def test_engines_are_a_mean_and_one_waits_for_what_another_has() -> None:
     assert found["decoding"] == (COMPUTING, 1.5)
 
 
+def test_of_a_process_that_joins_or_leaves_its_own_steps_count() -> None:
+    rows = [row(8, 110.0, 10.0)]
+    late = spans_of("late · attempts", ("g", 105.0, 130.0))
+    left = spans_of("left · attempts", ("g", 50.0, 95.0))
+    assert budgets(rows, [*HAND, *late, *left]) == budgets(rows, HAND)
+    later = spans_of("learner", ("update", 110.0, 120.0))
+    (_, _, explorers) = budgets([*rows, row(9, 120.0, 10.0)], [*HAND, *later, *late])
+    assert explorers.count == 2
+    assert explorers.step == pytest.approx(10.0)
+
+
 def test_the_report_has_bars_and_a_table(tmp_path: Path) -> None:
     trace = Trace(part_path(tmp_path, "learner"), 1000)
     for span in HAND:

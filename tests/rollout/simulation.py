@@ -117,6 +117,7 @@ def build(
     probe: Probe | None = None,
     policy: UpdatePolicy = UpdatePolicy.IN_FLIGHT,
     held_versions: int = 0,
+    trace: Any = None,
 ) -> Simulation:
     db = db or Database(SqliteFile(tmp_path / "ledger.db"), spec, clock=loop.time)
     engines = engines or [ModelledEngine(latency)]
@@ -161,7 +162,7 @@ def build(
         plan,
         checks,
         wait_timeout=wait_timeout,
-        trace=NullTrace(),
+        trace=trace or NullTrace(),
         prepare=prepare,
     )
     return Simulation(db, explorer, engines[0], pool, checks)

@@ -16,6 +16,7 @@ from rljax.ledger import claims, processes, versions
 from rljax.ledger.database import Database, LedgerError, RunFailedError
 from rljax.ledger.sqlite import SqliteFile
 from rljax.ledger.transaction import Transaction
+from rljax.observe.trace import NullTrace
 from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout import group_runner as groups
 from rljax.rollout.environments.session import EnvironmentLost
@@ -364,3 +365,23 @@ def test_a_ledger_that_refuses_a_heartbeat_does_not_end_the_explorer(
     assert len(batches) == SPEC.max_steps
     assert report["balanced"], report["problems"]
     assert next(beats) > 4
+
+
+def test_waits_for_the_learner_reach_the_trace_in_pieces_and_to_the_end(tmp_path: Path) -> None:
+    """At α = 0 a step of 20 s is waited for whole, the last one's 20 s too."""
+    waits: list[tuple[float, float]] = []
+
+    class Noting(NullTrace):
+        def span(self, track: str, name: str, start: float, end: float, **_: Any) -> None:
+            if track == "explorer · waits":
+                waits.append((start, end))
+
+    run_simulation(
+        tmp_path,
+        seconds=20.0,
+        spec=replace(SPEC, alpha=0.0, staleness_bound=0, max_steps=3),
+        validates=False,
+        trace=Noting(),
+    )
+    assert sum(end - start for start, end in waits) == pytest.approx(3 * 20.0, abs=3.0)
+    assert max(end - start for start, end in waits) < 7.0

@@ -104,7 +104,7 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
     filtered = _mean(rows, "rollout/filtered")
     spans = [span for span in spans if span.end > begin and span.start < end]
-    waited = sum(s.end - s.start for s in spans if s.name == BEFORE)  # for a version before, which is none of its work
+    waited = Cover((s.start, s.end) for s in spans if s.name == BEFORE).within(windows)  # that is none of its work
     publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)
     loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)

@@ -33,6 +33,7 @@ from rljax.pipeline.assemble import devices as assemble
 from rljax.pipeline.assemble import engines
 from rljax.pipeline.assemble.checks import check_devices
 from rljax.pipeline.assemble.devices import (
+    check_deltas,
     check_shared,
     engine_devices,
     engine_gpus,
@@ -135,6 +136,9 @@ def test_each_embedded_config_shares_the_one_accelerator_and_splits_two(name: st
     (only,) = machine(1, platform)
     assert engine_devices(shipped) == [only]
     assert shares_only_accelerator(shipped), "its versions need no file"
+    check_deltas(shipped)
+    with pytest.raises(ConfigError, match=r"sync_deltas=4: .* handed whole versions; leave it out"):
+        check_deltas(dataclasses.replace(shipped, sync_deltas=4, sync_dtype="bf16"))
     assert not any(
         shares_only_accelerator(dataclasses.replace(shipped, **apart))
         for apart in ({"mode": "train"}, {"launcher": "ray"})

@@ -168,6 +168,7 @@ def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True
         row = {"step": step, "timestamp": begin + 10.0 * step, "time/step": 10.0, "time/train": 4.0}
         row |= {
             "time/publish": 1.0,
+            "publish/seconds": 3.0,
             "time/wait": 2.0,
             "time/engine_busy": 5.0,
             "tokens/all": 800.0,
@@ -182,6 +183,7 @@ def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True
     for step in range(steps):
         since = begin + 10.0 * step
         written.span("explorer · versions", f"load version {step}", since, since + 1.0)
+        written.span("learner", "wait for the version before", since + 8.0, since + 8.25)
         for group, (asked, count) in enumerate(((since, 4), (since + 2.5, 4))):
             end = since + 6.0 + group
             for member in range(count):  # more than a tenth apart, or they would be made one
@@ -201,7 +203,8 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     figures = found.figures
     assert figures.learner_speed == pytest.approx(200.0)
     assert (figures.prompt_tokens, figures.reply_tokens) == (20.0, 80.0)
-    assert (figures.publish_seconds, figures.load_seconds, figures.between_seconds) == (1.0, 1.0, 3.0)
+    assert (figures.publish_seconds, figures.announce_seconds) == pytest.approx((0.75, 2.25))
+    assert (figures.load_seconds, figures.between_seconds) == (1.0, 3.0)
     assert figures.environment_seconds(random.Random(0)) == pytest.approx(1.0)
     assert figures.turns(random.Random(0)) == 1
     # of 10 s of a step: 1 loads; 4 run from 1 to 2.5 and 6 to 7, 8 between; 4 · 80 tokens in 5 s, and in 4.5

@@ -27,8 +27,9 @@ LIMIT = 900.0
 def environment(cache: Path, **extra: str) -> dict[str, str]:
     """The environment of a child: compiled programs are shared, failpoints only as asked for."""
     clean = {name: value for name, value in os.environ.items() if name != "RLJAX_FAILPOINTS"}
-    flags = {"XLA_FLAGS": " ".join((os.environ.get("XLA_FLAGS", ""), extra.pop("XLA_FLAGS", "")))}
-    return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **flags, **extra}
+    flags = " ".join(filter(None, (os.environ.get("XLA_FLAGS"), extra.get("XLA_FLAGS"))))
+    given = {**extra, "XLA_FLAGS": flags} if flags else extra  # XLA takes what is blank for the name of a file
+    return {**clean, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **given}
 
 
 def undocumented(run_dir: Path) -> list[str]:

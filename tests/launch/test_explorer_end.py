@@ -62,7 +62,7 @@ def ended_thread(db: Database, error: Exception) -> ExplorerThread:
 
     async def close() -> None: ...
 
-    explorer: Any = SimpleNamespace(run=run, waiting_for="", stop=lambda: None)
+    explorer: Any = SimpleNamespace(run=run, waiting_for="", stop=lambda: None, ran=lambda *_: None)
     workflows: Any = SimpleNamespace(close=close)
     engine_launcher: Any = SimpleNamespace(close=lambda: None)
     thread = ExplorerThread(db, "e", explorer, workflows, engine_launcher, needed=True)

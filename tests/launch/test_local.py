@@ -38,6 +38,9 @@ class EndsWhenAsked:
         self.running.set()
         await self._asked.wait()
 
+    def ran(self, begin: float, end: float, used: float) -> None:
+        pass
+
     async def gauges(self) -> dict[str, float]:
         self._asked.set()
         await asyncio.Event().wait()

@@ -35,6 +35,8 @@ def unoptimised(request: pytest.FixtureRequest) -> Iterator[None]:
         options.env_option_overrides = [*options.env_option_overrides, *CHEAPER.items()]
         return options
 
+    # XLA reads its flags once in a process: before they are set here, for child processes alone.
+    _ = options_of(num_replicas=1, num_partitions=1).executable_build_options.debug_options
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(UNOPTIMISED.upper(), "1")
         patched.setenv("XLA_FLAGS", " ".join((os.environ.get("XLA_FLAGS", ""), *CHEAPER_FLAGS)))

@@ -26,6 +26,7 @@ CHEAPER_FLAGS = tuple(f"--{name}={str(value).lower()}" for name, value in CHEAPE
 def unoptimised(request: pytest.FixtureRequest) -> Iterator[None]:
     """Has XLA compile quickly what a file computes, here and in its child processes: they must agree to the bit."""
     if request.node.get_closest_marker("optimised"):
+        jax.clear_caches()  # of programs that files before have compiled quickly
         yield
         return
     before, options_of = jax.config.read(UNOPTIMISED), compiler.get_compile_options

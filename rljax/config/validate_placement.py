@@ -329,18 +329,20 @@ def _check_channel(config: Config) -> Refusals:
 
 def _check_deltas(config: Config) -> Refusals:
     """Refuses ``sync_deltas`` where no version can be written as what has changed, or where that never pays."""
+    if not config.sync_deltas:
+        return
     what = f"sync_deltas={config.sync_deltas}"
-    if config.sync_deltas and config.sync_method != "checkpoint":
+    if config.sync_method != "checkpoint":
         yield ConfigError(
             f"{what}: with sync_method={config.sync_method} every version travels whole; write sync_method=checkpoint, "
             "or leave it out"
         )
-    if config.sync_deltas and config.has_hosts:
+    if config.has_hosts:
         yield ConfigError(
             f"{what}: of a learner of several hosts (learner.hosts.number) each writes its part of a version whole; "
             "leave it out"
         )
-    if config.sync_deltas and config.resolved_sync_dtype == "fp32":
+    if config.resolved_sync_dtype == "fp32":
         yield ConfigError(
             f"{what}: of versions in float32 nearly every value changes at every step; write sync_dtype=bf16, or leave "
             "it out"

@@ -14,9 +14,9 @@ from contextvars import ContextVar
 Record = Callable[[str, float, float], None]
 """Takes the name of a part, its start and its end, in Unix seconds."""
 
-TRAIN, PACK, ADVANTAGES, SCORE, PLACE, UPDATE = "train", "pack", "advantages", "score the batch", "place", "update"
+PACK, ADVANTAGES, SCORE, PLACE, UPDATE = "pack", "advantages", "score the batch", "place", "update"
 GATHER, CHECKSUM, WRITE, PROBE = "gather weights", "checksum", "write a version", "score the probe"
-BEFORE = "wait for the version before"
+BEFORE, BEFORE_SAVE = "wait for the version before", "wait for the version before a checkpoint"
 LEDGER, COMPILE, HOSTS, REPORT, CHECKPOINT = "ledger", "compile", "wait for hosts", "report", "checkpoint"
 """Names of the learner's parts."""
 

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -172,10 +173,14 @@ class LearnerObservers(Observers):
         now = time.time()
         self.trace.span(LEARNER, name, now - seconds, now, **details)
 
+    def recorded(self, track: str = LEARNER) -> AbstractContextManager[None]:
+        """Records the parts that the work inside notes itself."""
+        return recorded(functools.partial(self.trace.span, track))
+
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Records what is done inside as a part of the learner's work, and the parts that it notes itself."""
-        with recorded(functools.partial(self.trace.span, LEARNER)), part(name):
+        with self.recorded(), part(name):
             yield
 
     def step(self, step: int, values: Mapping[str, float], batch: LeasedBatch) -> None:

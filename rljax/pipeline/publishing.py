@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -17,7 +15,7 @@ import numpy as np
 from rljax.config.schema import Config
 from rljax.ledger import versions
 from rljax.ledger.database import Database, StaleWriterError
-from rljax.observe.parts import GATHER, LEDGER, WRITE, part, recorded
+from rljax.observe.parts import GATHER, LEDGER, WRITE, part
 from rljax.pipeline.observers import LEARNER, LearnerObservers
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.gathering import Tensors
@@ -134,9 +132,8 @@ class Publishing:
         outcome, self._under_way = self._under_way, None
         if outcome is None:
             return
-        left = self._begun + self._patience - time.perf_counter()
         try:
-            outcome.exception(max(left, 0.0))
+            outcome.exception(self._left)
         except TimeoutError:
             raise TimeoutError(
                 f"trainer: waited {self._patience:g} s for version {self._version} to be written and announced; look "
@@ -149,7 +146,11 @@ class Publishing:
         checkpoint would otherwise wait for the version unseen.
         """
         if self._under_way is not None:
-            wait([self._under_way], max(self._begun + self._patience - time.perf_counter(), 0.0))
+            wait([self._under_way], self._left)
+
+    @property
+    def _left(self) -> float:
+        return max(self._begun + self._patience - time.perf_counter(), 0.0)
 
     def unannounced(self) -> str:
         """Returns a clause about the version that is under way, for a line about a wait; empty where none is."""
@@ -167,7 +168,7 @@ class Publishing:
 
     def _taken(self, tensors: Tensors) -> Tensors:
         try:
-            with self._recorded(LEARNER), part(GATHER):
+            with self._observers.recorded(), part(GATHER):
                 return self._publisher.take(tensors)
         except (MemoryError, RuntimeError) as error:
             raise PublishError(
@@ -175,13 +176,10 @@ class Publishing:
                 "room for it, write sync_method=checkpoint and sync_overlap=false, or cut the learner over more devices"
             ) from error
 
-    def _recorded(self, track: str) -> AbstractContextManager[None]:
-        return recorded(functools.partial(self._observers.trace.span, track))
-
     def _publish(self, track: str, named: Named, tensors: Tensors, probe: np.ndarray, validate: bool) -> None:
         begun, version, lineage = self._begun, named.version, named.lineage
         model, dtype, adapter = named.model, named.dtype, named.adapter
-        with self._recorded(track):
+        with self._observers.recorded(track):
             with part(WRITE):
                 path = self._publisher.publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
             failpoint("announce")

@@ -19,7 +19,7 @@ from rljax.ledger.database import Database, LedgerError
 from rljax.ledger.fence import Fence
 from rljax.ledger.filtered_streak import filtered_by_taskset, filtered_during
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
-from rljax.observe.parts import BEFORE, CHECKPOINT, COMPILE, LEDGER, PROBE, REPORT, TRAIN
+from rljax.observe.parts import BEFORE, BEFORE_SAVE, CHECKPOINT, COMPILE, LEDGER, PROBE, REPORT
 from rljax.pipeline.assemble.learner import StepRunner, checkpoint_metadata, compile_ahead
 from rljax.pipeline.assemble.run import probe_tokens
 from rljax.pipeline.metrics.batch import batch_metrics
@@ -262,7 +262,7 @@ class Trainer:
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
         failpoint("train")
-        with self._observers.part(TRAIN):
+        with self._observers.recorded():
             metrics = self._step_runner.train(batch, self._await_shapes)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
         with self._observers.part(LEDGER):
@@ -349,9 +349,8 @@ class Trainer:
         self.save()
         self._await_validations()
         if not self._stop.is_set():
-            self._publishing.prune(
-                self._lineage
-            )  # what was still in use, or validated, when the last version was published
+            # What was still in use, or validated, when the last version was published.
+            self._publishing.prune(self._lineage)
             leases.finish(self._db, self._lineage)
 
     def save(self) -> None:
@@ -367,7 +366,7 @@ class Trainer:
         self._checkpoints.wait()
 
     def _save(self, steps: int) -> None:
-        with self._observers.part(BEFORE):
+        with self._observers.part(BEFORE_SAVE):
             self._publishing.settle()
         metadata = checkpoint_metadata(self._learner, self._lineage)
         self._checkpoints.save(steps, self._learner.state, metadata, self._fence)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from rljax.weights.gathering import Tensors, gathered, infos_of
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels.changes import Changes, changed_values, changes_of, packed_changes
-from sidecar.channels.versions import CHANGES_NAME, AdapterInfo, Manifest, TensorInfo, version_directory
+from sidecar.channels.versions import CHANGES_NAME, Manifest, TensorInfo, version_directory
 
 PAYS = 0.2
 """Bytes of changes, of those of the whole, up to which they are written: where 13 % of the values of bfloat16 have
@@ -120,23 +120,10 @@ class DeltaPublisher(OrbaxPublisher):
         super().__init__(directory)
         self._comparison = Comparison(most)
 
-    def publish(
-        self,
-        version: int,
-        lineage: int,
-        tensors: Tensors,
-        *,
-        model: str,
-        dtype: str,
-        adapter: AdapterInfo | None = None,
-    ) -> str:
-        """See `rljax.weights.publisher.Publisher.publish`."""
+    def _write(self, hidden: Path, draft: Path, head: Manifest, tensors: Tensors) -> Manifest:
         base = self._comparison.base()
         if base is not None and not version_directory(self.directory, *base).exists():
             self._comparison.forget()
-        return super().publish(version, lineage, tensors, model=model, dtype=dtype, adapter=adapter)
-
-    def _write(self, hidden: Path, draft: Path, head: Manifest, tensors: Tensors) -> Manifest:
         compared = self._comparison.of(head, tensors)
         manifest = compared.manifest
         if compared.changes is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from rljax.ledger import leases, versions
 from rljax.ledger.database import Database, StaleWriterError
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
-from rljax.observe.trace import NullTrace
 from rljax.pipeline.publishing import Named, Publishing
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
@@ -60,7 +60,7 @@ class Lab:
         self.db = Database(SqliteFile(root / "ledger.db"), RunSpec.of(CONFIG))
         self.lineage = leases.begin_lineage(self.db, 0)
         self.publisher = Gated(self.run.weights)
-        observers: Any = SimpleNamespace(trace=NullTrace())
+        observers: Any = SimpleNamespace(recorded=lambda *_: contextlib.nullcontext())
         self.publishing = Publishing(config, self.db, self.run, self.publisher, observers)
 
     def begin(self, version: int) -> None:

@@ -336,7 +336,7 @@ class Estimate:
         state = [(trained, None), (moments, None), *itertools.chain(*self._own.values())]
         saved = sum(x.size * (width or x.dtype.itemsize) for tree, width in state for x in jax.tree.leaves(tree))
         in_memory = config.sync_method == "memory" and self._versions_on_host
-        alone = not config.has_hosts and (devices or self.mesh.size) >= self.mesh.size
+        alone = (devices or self.mesh.size) >= self.mesh.size
         beside = config.sync_overlap and config.sync_method == "checkpoint" and alone
         published = whole if in_memory or beside else 0.0 if config.sync_method == "memory" else float(groups)
         if config.sync_deltas:  # the version before stays, to compare with, and is let go as the next one comes

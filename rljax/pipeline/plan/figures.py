@@ -121,7 +121,7 @@ def with_given(config: Config, figures: Figures) -> Figures:
         seconds = normal(plan.environment_seconds, plan.environment_seconds_std)
         found = replace(found, environment_seconds=seconds)
     if plan.publish_seconds is not None:
-        beside = config.sync_overlap and config.learner.hosts.number == 1
+        beside = config.sync_overlap and not config.has_hosts
         own, later = (0.0, plan.publish_seconds) if beside else (plan.publish_seconds, 0.0)
         found = replace(found, publish_seconds=own, announce_seconds=later)
     if plan.load_seconds is not None:

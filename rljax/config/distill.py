@@ -18,6 +18,13 @@ class TeacherConfig:
     """A teacher: a model whose weights stay as they are. Its name is its key in `algorithm.distill.teachers`."""
 
     path: str = key("", "directory | hub id | smollm2-135m: a model that knows every token of the policy's vocabulary")
+    url: str | None = key(
+        None,
+        "in the place of path: an OpenAI-compatible endpoint that scores, up to its version, such as "
+        "http://127.0.0.1:8000/v1",
+    )
+    model: str = key("", "url: name of the teacher there")
+    key_variable: str | None = key(None, "url: environment variable that has the endpoint's key; None: it needs none")
     coef: float = key(1.0, "weight of its reverse KL in the advantage", low=0, low_open=True)
     weights: Mapping[str, float] = key(
         {}, "factor of coef by taskset, or by tag of environments; 0 in those not named. Empty: 1 in all"
@@ -33,3 +40,13 @@ class DistillConfig:
     """On-policy distillation: alone with ``adv_estimator=none``, else beside the reward."""
 
     teachers: Mapping[str, TeacherConfig] = key({}, "models that the policy is drawn to, by name")
+
+    @property
+    def stored(self) -> dict[str, TeacherConfig]:
+        """Those whose weights the learner holds, by name."""
+        return {name: one for name, one in self.teachers.items() if one.url is None}
+
+    @property
+    def served(self) -> dict[str, TeacherConfig]:
+        """Those that are asked at an endpoint, by name."""
+        return {name: one for name, one in self.teachers.items() if one.url is not None}

@@ -12,6 +12,7 @@ from rljax.config.fields import ConfigError, check_name, check_path, shown
 from rljax.config.refusals import Refusals, collected, refused_by
 from rljax.config.registries import policy_losses
 from rljax.config.schema import Config, TasksetConfig
+from rljax.config.validate_judges import check_endpoint
 from rljax.config.validate_objective import estimator_traits, loss_of
 
 _TRAINS = ("both", "train")
@@ -19,16 +20,31 @@ _TRAINS = ("both", "train")
 
 def check_distill(config: Config) -> Refusals:
     """Refuses teachers that cannot be had, or that nothing listens to, and steps from which nothing would be learnt."""
-    rules = (_check_path, _check_weights)
+    rules = (_check_name, _check_place, _check_weights)
     teachers = [partial(rule, name) for name in config.algorithm.distill.teachers for rule in rules]
-    return collected(config, *teachers, _check_loss, _check_alone, _check_rewards)
+    return collected(config, *teachers, _check_temperature, _check_loss, _check_alone, _check_rewards)
 
 
-def _check_path(name: str, config: Config) -> Refusals:
-    path, model = f"{TEACHERS}.{name}", config.algorithm.distill.teachers[name].path
+def _check_name(name: str, _: Config) -> Refusals:
     yield from refused_by(check_name, f"{TEACHERS}.", name, "a teacher's name")
+
+
+def _check_place(name: str, config: Config) -> Refusals:
+    """Refuses a teacher that is nowhere, or in two places."""
+    path, teacher = f"{TEACHERS}.{name}", config.algorithm.distill.teachers[name]
+    model = teacher.path
+    if teacher.url is not None:
+        if model:
+            yield ConfigError(f"{path}.path={shown(model)}: the teacher is asked at {path}.url; leave one of them out")
+        yield from check_endpoint(path, teacher.url, teacher.model, "the teacher")
+        return
+    for key in ("model", "key_variable"):
+        if getattr(teacher, key):
+            yield ConfigError(f"{path}.{key}: nothing reads it without {path}.url; leave it out")
     if not model:
-        yield ConfigError(f"{path}.path: missing; write a directory, a hub id or smollm2-135m")
+        yield ConfigError(
+            f"{path}.path: missing; write a directory, a hub id or smollm2-135m, or in {path}.url an endpoint"
+        )
     elif model == WITHOUT_KNOWLEDGE:
         yield ConfigError(f"{path}.path={model!r}: has learnt nothing that it could teach; write a model's directory")
     else:
@@ -52,6 +68,16 @@ def _check_weights(name: str, config: Config) -> Refusals:
 def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+
+
+def _check_temperature(config: Config) -> Refusals:
+    """Refuses teachers whose log-probabilities are of another temperature than the samples'."""
+    temperature = config.sidecar.generating_args.temperature
+    for name in config.algorithm.distill.served if config.mode in _TRAINS and temperature not in (0, 1) else ():
+        yield ConfigError(
+            f"sidecar.generating_args.temperature={temperature:g}: {TEACHERS}.{name}.url says log-probabilities at "
+            f"temperature 1 alone; write 1, or the teacher's files in {TEACHERS}.{name}.path"
+        )
 
 
 def _check_loss(config: Config) -> Refusals:

@@ -150,7 +150,7 @@ def _check_asked(taskset_path: str, judges: Mapping[str, JudgeConfig], taskset: 
     if (judge is None) == (url is None):
         yield ConfigError(f"{path}: write judge=NAME, a key of judges, or url, that of an endpoint")
     elif judge is None:
-        yield from _check_url(path, url, asked.get("model"))
+        yield from check_endpoint(path, url, asked.get("model"), "the judge")
     else:
         for key in ("model", "key_variable"):
             if asked.get(key):
@@ -161,11 +161,12 @@ def _check_asked(taskset_path: str, judges: Mapping[str, JudgeConfig], taskset: 
             yield ConfigError(f"{path}.judge={judge!r}: there is no such judge; {hint}")
 
 
-def _check_url(path: str, url: Any, model: Any) -> Refusals:
+def check_endpoint(path: str, url: Any, model: Any, whose: str) -> Refusals:
+    """Refuses a URL with a password, and one without the name of the model that is asked there."""
     if re.search(r"//[^/?#]*@", str(url)):
         yield ConfigError(
             f"{path}.url={shown(url)}: has a user or password; write it without, and in key_variable the "
             "environment variable that has the key"
         )
     if not model:
-        yield ConfigError(f"{path}.model: missing; write the name of the judge at {shown(url)}")
+        yield ConfigError(f"{path}.model: missing; write the name of {whose} at {shown(url)}")

@@ -81,7 +81,7 @@ class Hosts:
         self.doing: Callable[[str], None] = lambda what: None
         self._client = client
         self._timeout = timeout
-        self._count = 0
+        self._count = self._shared = 0
         self._stopped = threading.Event()
 
     @property
@@ -187,6 +187,21 @@ class Hosts:
         began, key, others = time.monotonic(), f"{self._count}/given", range(1, self.number)
         theirs = (self._await_whole(f"{key}/{r}", f"{self.names[r]} to {what}", began, timeout) for r in others)
         return [mine, *theirs]
+
+    def share(self, what: str, mine: bytes | None) -> bytes:
+        """Returns on every host what host 0, which alone gives any, needed to ``what`` is under way. It may be of any
+        size.
+
+        Raises:
+            HostLost: host 0 cannot be reached.
+        """
+        self._shared += 1
+        key = f"{self._count}/shared/{self._shared}"
+        if mine is not None:
+            self._set_whole(key, mine)
+            return mine
+        self._await_leader(f"{key}/chunks")  # it may take long, as for announcing anything
+        return self._await_whole(key, f"{self.names[0]} to {what}")
 
     def ask_to_stop(self) -> None:
         """Asks host 0 to save a checkpoint and end; returns at once."""

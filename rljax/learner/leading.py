@@ -19,6 +19,7 @@ from rljax.learner.hosts import Hosts
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.state import TrainState
+from rljax.learner.teachers import Ask, TokenValues
 from rljax.models.common.params import Params
 from rljax.models.hf_names import tensor_shapes
 from rljax.observe.parts import HOSTS, part
@@ -208,6 +209,19 @@ def own_checksums(state: TrainState, *, leads: bool) -> bytes:
 def metadata_named(checkpoints: Checkpoints, step: int) -> dict[str, str]:
     """Returns what tells a checkpoint from another, for `Hosts.agree`."""
     return {f"checkpoint of step {step}": checksum_of_metadata(checkpoints.metadata(step))}
+
+
+def asked_by_leader(hosts: Hosts, ask: Ask | None) -> Ask:
+    """Returns what gives every host a teacher's answers to host 0, which alone has an ``ask``: another answer to the
+    same question may differ in its last bits.
+    """
+
+    def share(trajectories: Sequence[Trajectory], weights: TokenValues) -> TokenValues:
+        mine = None if ask is None else np.concatenate([np.zeros(0), *ask(trajectories, weights)]).astype(np.float32)
+        whole = np.frombuffer(hosts.share("ask a teacher", None if mine is None else mine.tobytes()), np.float32)
+        return np.split(whole, np.cumsum([len(t.token_ids) for t in trajectories])[:-1])
+
+    return share
 
 
 def batch_named(step: int, batches: Sequence[Batch]) -> dict[str, str]:

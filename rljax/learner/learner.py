@@ -28,7 +28,7 @@ from rljax.learner.ratio_metrics import expects_mean_one, ratio_drift
 from rljax.learner.scoring import make_probe_score, probe_inputs
 from rljax.learner.sharding import make_mesh, select_devices
 from rljax.learner.state import TrainState, copies_reference, updates_per_step, whole_models
-from rljax.learner.teachers import StoredTeacher, place_teachers
+from rljax.learner.teachers import AskedTeacher, StoredTeacher, place_teachers
 from rljax.learner.trainable import TrainableModel, abstract_base
 from rljax.learner.unwise import warn_of_objective
 from rljax.models.adapter import abstract_trained, init_adapter
@@ -71,7 +71,7 @@ class Learner:
         architecture: of the model.
         params: float32 weights to start from, numpy or JAX; copied. None: there is no state until `load` or `restore`.
         devices: of the mesh; None: what ``learner.devices`` names.
-        teachers: of ``algorithm.distill``, by name; read onto the mesh at once.
+        teachers: of ``algorithm.distill``, by name; those that are stored are read onto the mesh at once.
 
     Attributes:
         base: frozen weights below an adapter, in the dtype that is computed in; None without an adapter.
@@ -87,7 +87,7 @@ class Learner:
         architecture: Architecture,
         params: Params | None = None,
         devices: Sequence[jax.Device] | None = None,
-        teachers: Mapping[str, StoredTeacher] | None = None,
+        teachers: Mapping[str, StoredTeacher | AskedTeacher] | None = None,
     ) -> None:
         check_names(config.algorithm)
         warn_of_objective(config)

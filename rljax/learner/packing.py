@@ -149,6 +149,12 @@ class PackedBatch:
         scattered.reshape(-1)[self.spots] = np.concatenate(values)[self.sources]
         return scattered
 
+    def at_places(self, values: Sequence[Float[np.ndarray, " time"]]) -> Float[np.ndarray, "slot row place"]:
+        """Returns values of every token of every trajectory as scores at `Batch.places`, 0 where not trained."""
+        scattered, places = self.scatter(values), np.asarray(self.batch.places)
+        last = scattered.shape[-1] - 1
+        return np.where(places <= last, np.take_along_axis(scattered, np.minimum(places, last), axis=-1), 0)
+
     def by_token(self, scores: Float[np.ndarray, "slot row place"], counts: Sequence[int]) -> list[np.ndarray]:
         """Gathers scores at the trained places as float32 values of every token of every
         trajectory, 0 where not trained.

@@ -45,7 +45,7 @@ from rljax.learner.packing import (
 from rljax.learner.routes import with_routes
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
-from rljax.learner.teachers import Teacher
+from rljax.learner.teachers import Teacher, token_weights
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh, readable
 from rljax.observe.parts import ADVANTAGES, PACK, PLACE, SCORE, part
@@ -313,7 +313,9 @@ class Preparation:
         packed = pack(few, unknown, weights, self._shapes)
         if self._routes is not None:
             packed = with_routes(packed, few, *self._routes)
-        of_teachers = {name: packed.scatter(one.weights(few, tasksets)) for name, one in self.teachers.items()}
+        of_teachers = {
+            name: packed.scatter(token_weights(one.settings, few, tasksets)) for name, one in self.teachers.items()
+        }
         packed = replace(packed, batch=replace(packed.batch, teacher_weights=of_teachers))
         if not self._config.demonstrations_per_batch:
             return packed
@@ -331,7 +333,15 @@ class Preparation:
             if "reference" in aux_state
             else None,
             values=self.values(aux_state["critic"], others, filled) if self.values else None,
-            teachers={name: one.score(one.params, others, filled) for name, one in self.teachers.items()},
+            teachers={
+                name: one.scores(
+                    minibatch.packed,
+                    minibatch.trajectories,
+                    token_weights(one.settings, minibatch.trajectories, minibatch.tasksets),
+                    others,
+                )
+                for name, one in self.teachers.items()
+            },
         )
         return replace(minibatch, scores=scores)
 

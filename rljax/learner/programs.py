@@ -121,7 +121,8 @@ def step_programs(
             sums = gaps_sharded_as(batch.places.sharding, config.autotunes)
             yield program("sums of log-ratios", sums, *both, read, group_of)
         for name, teacher in preparation.teachers.items():
-            yield program(f"teacher {name}", teacher.score.program(batch), teacher.params, others, count)
+            if (scored_by := teacher.program(batch)) is not None:
+                yield program(f"teacher {name}", *scored_by, others, count)
         if critic is not None and preparation.values is not None:
             yield program("values", preparation.values.program(batch), whole["critic"], others, count)
             trained = (own["critic"], own["critic_opt_state"])

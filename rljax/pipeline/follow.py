@@ -83,7 +83,9 @@ class Follower:
         self._hosts = hosts
         self._model: Model = open_model(config, run)
         hosts.agree("open the model", {"model": self._model.fingerprint})
-        self._learner = Learner(config, self._model.architecture, teachers=open_teachers(config, self._model))
+        self._learner = Learner(
+            config, self._model.architecture, teachers=open_teachers(config, self._model, hosts=hosts)
+        )
         self._checkpoints = FollowingCheckpoints(run.checkpoints, config.learner.checkpoints_to_keep)
         prompts = heard.said["prompts"]
         self._prompts = None if prompts is None else np.array(prompts)

@@ -7,24 +7,41 @@ from typing import Any
 
 import pytest
 
+from rljax.config.generating import GeneratingConfig
 from rljax.config.load import load_config
-from rljax.config.schema import AlgorithmConfig, DistillConfig, TasksConfig, TeacherConfig
+from rljax.config.schema import AlgorithmConfig, DistillConfig, SidecarConfig, TasksConfig, TeacherConfig
 from rljax.config.validate import ConfigError
 from tests.config.test_schema import TASKSET, make
 
 TASKS = TasksConfig(train={"sums": TASKSET, "words": TASKSET})
 UNREWARDED = TasksConfig(train={"sums": dataclasses.replace(TASKSET, rewards=())})
+URL = "http://127.0.0.1:8000/v1"
+SERVED = {"url": URL, "model": "m"}
 ALONE = {"adv_estimator": "none"}
 AT = "algorithm.distill.teachers"
 
 
 def distilled(
-    teacher: dict[str, Any] | None = None, *, tasks: TasksConfig = TASKS, name: str = "big", **keys: Any
+    teacher: dict[str, Any] | None = None,
+    *,
+    tasks: TasksConfig = TASKS,
+    name: str = "big",
+    temperature: float = 1.0,
+    **keys: Any,
 ) -> Any:
     teachers = {} if teacher is None else {name: TeacherConfig(**teacher)}
     return make(
-        tasks=tasks, algorithm=AlgorithmConfig(**{**ALONE, "distill": DistillConfig(teachers=teachers), **keys})
+        tasks=tasks,
+        sidecar=SidecarConfig(generating_args=GeneratingConfig(temperature=temperature)),
+        algorithm=AlgorithmConfig(**{**ALONE, "distill": DistillConfig(teachers=teachers), **keys}),
     )
+
+
+def test_a_teacher_is_stored_or_served() -> None:
+    teachers = {"big": TeacherConfig(path="x/y"), "far": TeacherConfig(**SERVED)}
+    distill = make(tasks=TASKS, algorithm=AlgorithmConfig(**ALONE, distill=DistillConfig(teachers=teachers))).algorithm
+    assert [*distill.distill.stored, *distill.distill.served] == ["big", "far"]
+    distilled({"path": "x/y"}, temperature=1.5)
 
 
 def test_a_teacher_alone_needs_neither_rewards_nor_groups() -> None:
@@ -47,6 +64,20 @@ def test_beside_a_reward_any_estimator_will_do() -> None:
         ({}, {}, f"{AT}.big.path: missing; write a directory, a hub id or smollm2-135m"),
         ({"path": "tiny"}, {}, f"{AT}.big.path='tiny': has learnt nothing that it could teach; write a model's dir"),
         ({"path": "a\0b"}, {}, f"{AT}.big.path='a\\x00b': cannot be a path"),
+        ({"url": URL}, {}, f"{AT}.big.model: missing; write the name of the teacher at 'http://127.0.0.1:8000/v1'"),
+        (SERVED | {"path": "x/y"}, {}, f"{AT}.big.path='x/y': the teacher is asked at {AT}.big.url; leave one of them"),
+        (
+            SERVED | {"url": "http://a:b@c/v1"},
+            {},
+            f"{AT}.big.url='http://a:***@c/v1': has a user or password; write it",
+        ),
+        ({"path": "x/y", "model": "m"}, {}, f"{AT}.big.model: nothing reads it without {AT}.big.url; leave it out"),
+        ({"path": "x/y", "key_variable": "K"}, {}, f"{AT}.big.key_variable: nothing reads it without {AT}.big.url; le"),
+        (
+            SERVED,
+            {"temperature": 1.5},
+            f"sidecar.generating_args.temperature=1.5: {AT}.big.url says log-probabilities at temperature 1 alone; w",
+        ),
         ({"path": "x/y"}, {"name": "-big"}, f"{AT}.'-big': a teacher's name is letters"),
         ({"path": "x/y", "coef": 0.0}, {}, f"{AT}.big.coef=0.0: must be above 0"),
         ({"path": "x/y", "weights": {"sum": 1.0}}, {}, f"{AT}.big.weights.sum: nothing of that name is trained; did y"),

@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed  # JAX has no public names for its coordination service
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
-from rljax.config.schema import DistillConfig, KlConfig, TeacherConfig
+from rljax.config.schema import Config, DistillConfig, KlConfig, TeacherConfig
+from rljax.learner.hosts import Hosts
+from rljax.learner.leading import asked_by_leader
 from rljax.learner.learner import Learner
-from rljax.learner.teachers import StoredTeacher
+from rljax.learner.teachers import Ask, AskedTeacher, StoredTeacher
 from rljax.models.common.placing import readable
 from rljax.models.hf_names import to_hf
+from rljax.trajectory import Trajectory
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
 
 DEVICES = 4
@@ -42,9 +47,30 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "KL in the reward": {"kl": KlConfig(where="reward", coef=0.1, target=0.01), "adv_estimator": "reinforce"},
     "critic": {"adv_estimator": "gae", "minibatch_size": 8, "whiten_advantages": True},
     "teacher": {"distill": DistillConfig(teachers={"other": TeacherConfig(path="none")})},
+    "served teacher": {"distill": DistillConfig(teachers={"other": TeacherConfig(url="http://none", model="none")})},
     "running moments": {"norm_mean": "running", "norm_std": "running", "ppo_epochs": 2},
 }
 """What is computed over all devices and read on the host, or kept from step to step."""
+
+
+def said_by_teacher(trajectories: Sequence[Trajectory], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns what a served teacher might: of each token something else."""
+    pairs = zip(trajectories, weights, strict=True)
+    return [np.where(weight > 0, -1 - t.token_ids % 5 / 4, 0).astype(np.float32) for t, weight in pairs]
+
+
+def given_teachers(config: Config) -> dict[str, StoredTeacher | AskedTeacher]:
+    """Returns the teachers of a config: of a served one, what host 0 alone is told."""
+    found: dict[str, StoredTeacher | AskedTeacher] = {}
+    for name in config.algorithm.distill.stored:
+        found[name] = StoredTeacher(ARCHITECTURE, to_hf(make_params(1), ARCHITECTURE))
+    for name, settings in config.algorithm.distill.served.items():
+        ask: Ask | None = said_by_teacher if jax.process_index() == 0 else None
+        if jax.process_count() > 1:
+            hosts = Hosts(distributed.global_state.client, jax.process_index(), jax.process_count(), 300.0)
+            ask = asked_by_leader(hosts, ask)
+        found[name] = AskedTeacher(settings, ask)
+    return found
 
 
 def trained(name: str) -> dict[str, np.ndarray]:
@@ -55,9 +81,7 @@ def trained(name: str) -> dict[str, np.ndarray]:
         optimizer={"learning_rate": LEARNING_RATE},
         algorithm=OBJECTIVES[name],
     )
-    stored = StoredTeacher(ARCHITECTURE, to_hf(make_params(1), ARCHITECTURE))
-    teachers = dict.fromkeys(config.algorithm.distill.teachers, stored)
-    learner = Learner(config, ARCHITECTURE, make_params(), devices=jax.devices(), teachers=teachers)
+    learner = Learner(config, ARCHITECTURE, make_params(), devices=jax.devices(), teachers=given_teachers(config))
     found: dict[str, np.ndarray] = {}
     groups = make_groups(0)  # at each step: another batch may be of another shape, and compiled anew
     shown = trajectories_of(make_groups(100, groups=1)) if name == "losses" else ()

@@ -163,7 +163,7 @@ def _made(config: Config, model: Model, prompts: Int[np.ndarray, " prompts"] | N
     if hosts is not None:
         hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist()})
         hosts.agree("open the model", {"model": model.fingerprint})
-    given, teachers = (config, model.architecture), open_teachers(config, model)
+    given, teachers = (config, model.architecture), open_teachers(config, model, hosts=hosts)
     return Learner(*given, teachers=teachers) if hosts is None else LeadingLearner(hosts, *given, teachers=teachers)
 
 

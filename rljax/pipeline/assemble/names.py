@@ -170,6 +170,6 @@ def _check_model(config: Config) -> Refusals:
     of_model = config.mode != "play" or config.play.agent == "model"
     if of_model and config.mode not in ("audit", "report"):
         yield from refused_by(check_model_path, config.model.path)
-    for name, teacher in config.algorithm.distill.teachers.items() if config.mode in _TEACH else ():
+    for name, teacher in config.algorithm.distill.stored.items() if config.mode in _TEACH else ():
         for error in refused_by(check_model_path, teacher.path):
             yield type(error)(f"{TEACHERS}.{name}: {error}")

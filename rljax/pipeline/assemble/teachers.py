@@ -5,26 +5,53 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rljax.config.distill import TEACHERS
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
-from rljax.learner.teachers import StoredTeacher
+from rljax.learner.hosts import Hosts
+from rljax.learner.leading import asked_by_leader
+from rljax.learner.served import Endpoint, TeacherError
+from rljax.learner.teachers import Ask, AskedTeacher, StoredTeacher
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import ModelNotFound, resolve_model
 from rljax.models.tokenizer import load_tokenizer
 from rljax.pipeline.assemble.run import Model, ProgressCallback, check_computed
 
+TRIAL_SECONDS = 60.0
+"""Seconds in which a served teacher has to answer before a run starts."""
+_TRIED = 256
 
-def open_teachers(config: Config, model: Model, progress: ProgressCallback | None = None) -> dict[str, StoredTeacher]:
-    """Finds or fetches the teachers of the policy ``model``, by name; reads none of their weights.
+
+def open_teachers(
+    config: Config, model: Model, progress: ProgressCallback | None = None, hosts: Hosts | None = None
+) -> dict[str, StoredTeacher | AskedTeacher]:
+    """Finds or fetches the teachers of the policy ``model``, by name, and reads none of their weights; asks those that
+    are served a first time.
+
+    Args:
+        config: of the run.
+        model: the policy.
+        progress: called with messages on downloads.
+        hosts: that are the learner together; None: this process is.
 
     Raises:
         ModelNotFound: a teacher is not here and cannot be fetched.
-        ConfigError: it is no model that the learner can compute, or has another vocabulary.
+        ConfigError: it is no model that the learner can compute, does not answer, or has another vocabulary.
     """
-    found: dict[str, StoredTeacher] = {}
-    for name, settings in config.algorithm.distill.teachers.items():
+    found: dict[str, StoredTeacher | AskedTeacher] = {}
+    for name, settings in config.algorithm.distill.served.items():
+        ask: Ask | None = None
+        if hosts is None or hosts.leads:
+            try:
+                check_served(Endpoint(name, settings, min(TRIAL_SECONDS, config.wait_timeout)), config, model)
+                ask = Endpoint(name, settings, config.wait_timeout).logprobs
+            except TeacherError as error:
+                raise ConfigError(str(error)) from None
+        found[name] = AskedTeacher(settings, ask if hosts is None else asked_by_leader(hosts, ask))
+    for name, settings in config.algorithm.distill.stored.items():
         try:
             directory = resolve_model(ModelConfig(path=settings.path), config.seed, Path(), progress)
             architecture, tensors = load_architecture(directory), stored_tensors(directory)
@@ -36,6 +63,29 @@ def open_teachers(config: Config, model: Model, progress: ProgressCallback | Non
             raise ConfigError(f"{TEACHERS}.{name}: {error}") from None
         found[name] = StoredTeacher(architecture.within(config.context), tensors)
     return found
+
+
+def check_served(endpoint: Endpoint, config: Config, model: Model) -> None:
+    """Asks a served teacher about tokens of the policy from all over its vocabulary, each of which has to be the same
+    there, as far as its text says.
+
+    Raises:
+        ConfigError: one is not.
+        TeacherError: it cannot be asked, or knows fewer tokens.
+    """
+    tokenizer, last = model.tokenizer, model.architecture.vocab_size - 1
+    special = set(tokenizer.all_special_ids)
+    plain = sorted({token for token in tokenizer.get_vocab().values() if token < last} - special)
+    chosen = np.linspace(0, len(plain) - 1, min(_TRIED, config.longest - 1, len(plain))).astype(int)
+    ids = [plain[place] for place in chosen]
+    for token, text in zip(ids, endpoint.texts(np.array([*ids, last], np.int32)), strict=False):
+        mine = tokenizer.decode([token]).strip()
+        named = text.startswith("token_id:")  # which vLLM writes where it is told to
+        if mine.isascii() and mine.isprintable() and not named and text.strip() != mine:
+            raise ConfigError(
+                f"{endpoint.where}: token {token} of the policy, {mine!r}, is {text!r} there; write a teacher with "
+                "the policy's vocabulary"
+            )
 
 
 def check_vocabulary(mine: Any, architecture: Architecture, its: Any, of_teacher: Architecture) -> None:

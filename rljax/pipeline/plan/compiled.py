@@ -19,7 +19,7 @@ from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.sharding import make_mesh
 from rljax.learner.state import TrainState, copies_reference
-from rljax.learner.teachers import StoredTeacher, place_teachers
+from rljax.learner.teachers import AskedTeacher, StoredTeacher, place_teachers
 from rljax.learner.trainable import TrainableModel, abstract_base
 from rljax.models.adapter import abstract_trained
 from rljax.models.common.architecture import Architecture
@@ -94,8 +94,9 @@ def abstract_programs(
         trained = jax.eval_shape(lambda p: critic_params(p, architecture.hidden_size), params)
         critic = TrainableModel(values, algorithm.critic.optimizer, trained, mesh)
         own["critic"], own["critic_opt_state"] = critic.abstract
-    stored = {name: StoredTeacher(one) for name, one in (teachers or {}).items()}
-    preparation = Preparation(config, policy_objective, values, mesh, place_teachers(config, mesh, traced, stored))
+    given: dict[str, Any] = {name: StoredTeacher(one) for name, one in (teachers or {}).items()}
+    given |= {name: AskedTeacher(one) for name, one in algorithm.distill.served.items()}
+    preparation = Preparation(config, policy_objective, values, mesh, place_teachers(config, mesh, traced, given))
     state, base = TrainState(placed, opt_state, 0, own), abstract_base(config, architecture, mesh)
     return list(step_programs(config, preparation, policy, critic, state, base))
 

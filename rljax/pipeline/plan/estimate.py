@@ -63,8 +63,8 @@ class Estimate:
 
     @property
     def teachers(self) -> dict[str, Architecture]:
-        """Architectures of the teachers, by name."""
-        named = self.config.algorithm.distill.teachers
+        """Architectures of the teachers that the learner holds, by name."""
+        named = self.config.algorithm.distill.stored
         return {name: self.scorers[f"{TEACHERS}.{name}"] for name in named}
 
     @property
@@ -205,7 +205,7 @@ class Estimate:
         shape, room = self.packed
         rows = shape.slots * shape.rows
         whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room)))
-        taught = len(self.teachers)  # each has a weight and a score of every token
+        taught = len(self.config.algorithm.distill.teachers)  # each has a weight and a score of every token
         marked = self.config.demonstrations_per_batch > 0
         whole += rows * shape.length * (4 * (self._asks("values") + taught) + marked)
         scores = self._asks("proximal") + self._asks("reference") + self._asks("values") + 2 * self._asks("sequences")

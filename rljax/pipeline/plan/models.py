@@ -103,7 +103,7 @@ def read_models(config: Config) -> tuple[Architecture, dict[str, Architecture]]:
     models |= {f"judges.{name}": judge_config(config, name).model for name in config.judges}
     models |= {f"reward_models.{name}": ModelConfig(path=one.path) for name, one in config.reward_models.items()}
     models |= {
-        f"{TEACHERS}.{name}": ModelConfig(path=one.path) for name, one in config.algorithm.distill.teachers.items()
+        f"{TEACHERS}.{name}": ModelConfig(path=one.path) for name, one in config.algorithm.distill.stored.items()
     }
     found, refused = dict[str, Architecture](), list[ConfigError]()
     for key, model in models.items():

@@ -51,7 +51,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     try:
         architecture, scorers = read_models(config)
         stored = [stored_sizes(config.model, config.seed, architecture)]
-        for name, teacher in config.algorithm.distill.teachers.items():
+        for name, teacher in config.algorithm.distill.stored.items():
             stored += [stored_sizes(ModelConfig(path=teacher.path), config.seed, scorers[f"{TEACHERS}.{name}"])]
     except ConfigError as error:
         refused += [*room_refusals(config), error, *error.others]

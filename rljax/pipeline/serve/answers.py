@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from rljax.pipeline.serve.parameters import Asked
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_pool import EnginePool
@@ -27,12 +29,15 @@ async def answers(
         asked: the request.
         name: unique among the requests under way.
         seconds: that all answers may take.
-        told: is told them as they are sampled.
+        told: is told them as they are sampled; of a prompt that is scored nothing is.
 
     Raises:
         TimeoutError: it took too long.
         RequestError, EngineError: as `EnginePool.generate`.
     """
+    if asked.echo:
+        async with asyncio.timeout(seconds):
+            return await all_or_none(_scored(pool, prompt) for prompt in asked.prompts)
     seed = secrets.randbits(62) if asked.seed is None else asked.seed
 
     async def one(index: int) -> Completion:
@@ -48,3 +53,11 @@ async def answers(
 
     async with asyncio.timeout(seconds):
         return await all_or_none(one(index) for index in range(len(asked.prompts) * asked.n))
+
+
+async def _scored(pool: EnginePool, prompt: np.ndarray) -> Completion:
+    """Returns a prompt as an answer, with its log-probabilities; that of its first token nobody knows (NaN)."""
+    one = (await pool.score(prompt))[0]
+    pool.forgive()
+    logprobs = np.concatenate([np.full(1, np.nan, np.float32), one.logprobs])
+    return Completion(prompt, logprobs, np.full(len(prompt), one.version, np.int32), "length")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Asked:
         usage: end a stream with the number of tokens.
         logprobs: say the log-probability of each token.
         token_ids: say the ids of the tokens of prompt and answer.
+        echo: answer with the prompt, whose log-probabilities are computed, and sample nothing.
     """
 
     prompts: tuple[np.ndarray, ...]
@@ -50,6 +51,7 @@ class Asked:
     usage: bool
     logprobs: bool
     token_ids: bool
+    echo: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,21 @@ class Reader:
         prompts = self._prompts(fields.take("prompt"))
         n = fields.integer("n", 1, MOST_CHOICES) or 1
         fields.only("best_of", n)
-        fields.only("echo", False)
         fields.only("suffix", "")
+        echo = fields.flag("echo")
         why = "the engines know the log-probability of the sampled token alone, which 0 asks for"
         wanted = fields.take("logprobs")
         if wanted is not None and (isinstance(wanted, bool) or wanted != 0):
             raise BadRequest(f"{why}; write 0", "logprobs")
-        budget = fields.integer("max_tokens", 1, self.context)
-        return self._asked(fields, prompts, n, "max_tokens", budget, wanted is not None, COMPLETION_TOKENS)
+        budget = fields.integer("max_tokens", 0 if echo else 1, self.context)
+        if not echo:
+            return self._asked(fields, prompts, n, "max_tokens", budget, wanted is not None, COMPLETION_TOKENS)
+        if budget != 0 or wanted is None or n != 1:
+            raise BadRequest("a prompt is scored alone; write max_tokens=0, logprobs=0 and n=1", "echo")
+        asked = self._asked(fields, prompts, n, "max_tokens", None, True, COMPLETION_TOKENS)
+        if asked.stream:
+            raise BadRequest("a prompt that is scored comes whole; leave it out", "stream")
+        return replace(asked, echo=True)
 
     def chat(self, body: Mapping[str, Any]) -> Asked:
         """Reads a request to continue a dialogue.

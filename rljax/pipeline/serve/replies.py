@@ -29,10 +29,8 @@ class Reply:
         self._name = model_name
         self._created = int(time.time())
         sampling = asked.sampling
-        self._texts = [
-            AnswerText(tokenizer, sampling.stop_token_ids, sampling.stop_strings)
-            for _ in range(len(asked.prompts) * asked.n)
-        ]
+        stops: Any = ((), ()) if asked.echo else (sampling.stop_token_ids, sampling.stop_strings)
+        self._texts = [AnswerText(tokenizer, *stops) for _ in range(len(asked.prompts) * asked.n)]
         self._offsets = [0] * len(self._texts)
 
     @property
@@ -75,7 +73,7 @@ class Reply:
     def usage(self, answers: Sequence[Completion]) -> dict[str, int]:
         """Returns the tokens of prompts and answers."""
         prompts = sum(map(len, self._asked.prompts))
-        made = sum(len(answer.token_ids) for answer in answers)
+        made = 0 if self._asked.echo else sum(len(answer.token_ids) for answer in answers)
         return {"prompt_tokens": prompts, "completion_tokens": made, "total_tokens": prompts + made}
 
     def _delta(self, index: int, text: str, part: Completion | None, reason: str | None) -> dict[str, Any]:
@@ -95,7 +93,7 @@ class Reply:
 
     def _logprobs(self, index: int, part: Completion) -> dict[str, Any]:
         texts = token_texts(self._tokenizer, part.token_ids)
-        logprobs = [float(one) for one in part.logprobs]
+        logprobs = [None if np.isnan(one) else float(one) for one in part.logprobs]  # nothing predicts a first token
         if self._chat:
             content = [
                 {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}

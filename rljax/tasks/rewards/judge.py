@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 import re
 import weakref
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rljax.config.judges import ASKS_JUDGES
 from rljax.config.secrets import without_passwords
+from rljax.tasks.endpoint import asked, bearer
 from rljax.tasks.rewards.own_models import is_tried, own_model
 from rljax.tasks.rewards.reward import JudgeUnavailable, Reward
 from rljax.tasks.rewards.scorer import Place, built_in
@@ -39,7 +39,6 @@ TEMPLATE = """Judge the response below. Consider whether it is correct, complete
 Explain in a few sentences, then write your rating from 0 to 10 in double brackets, such as [[5]]."""
 
 _PLACES = re.compile(r"\{(question|answer|response)\}")
-_AGAIN = {408, 409, 425, 429}  # and whatever is the server's own fault
 _LONGEST_WAIT = 8.0
 _SHOWN = 200
 _POOLS = 16  # of connections: one looks at all its connections and all that wait, at the end of each request
@@ -208,39 +207,18 @@ def _to_endpoint(
 ) -> _Question:
     body = {**settings, "messages": [{"role": "user", "content": prompt}]}
     where = f"judge {body['model']} at {without_passwords(url)}"
-    headers = {} if key_variable is None else {"Authorization": f"Bearer {_key(key_variable)}"}
+    headers, address = bearer(key_variable, JudgeUnavailable), f"{url.rstrip('/')}/chat/completions"
 
     async def ask(attempt: int) -> tuple[str | None, str]:
-        return await _asked(f"{url.rstrip('/')}/chat/completions", headers, body, seconds, where)
+        answer, reason = await asked(_client(), address, body, headers, seconds, where, JudgeUnavailable)
+        if answer is None:
+            return None, reason
+        try:
+            return str(answer["choices"][0]["message"]["content"] or ""), ""
+        except (LookupError, TypeError):
+            return None, f"no completion in {str(answer)[:_SHOWN]!r}"
 
     return _Question(where, ask)
-
-
-async def _asked(
-    address: str, headers: dict[str, str], body: dict[str, object], seconds: float, where: str
-) -> tuple[str | None, str]:
-    """Returns the judge's reply, or None and why there is none; raises JudgeUnavailable where asking again is vain."""
-    import httpx
-
-    try:
-        async with timeout(seconds):  # httpx's own is one of each read: it begins anew with each byte
-            answer = await _client().post(address, json=body, headers=headers, timeout=None)
-    except httpx.InvalidURL as error:
-        raise JudgeUnavailable(f"{where}: {error}") from error
-    except httpx.UnsupportedProtocol as error:
-        raise JudgeUnavailable(f"{where}: write http:// or https:// before it") from error
-    except TimeoutError:
-        return None, f"no answer within {seconds:g} s"
-    except httpx.TransportError as error:
-        return None, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if answer.status_code in _AGAIN or answer.status_code >= 500:
-        return None, f"status {answer.status_code}: {' '.join(answer.text.split())[:_SHOWN]}"
-    if answer.status_code != 200:
-        raise JudgeUnavailable(f"{where}: status {answer.status_code}: {' '.join(answer.text.split())[:_SHOWN]}")
-    try:
-        return str(answer.json()["choices"][0]["message"]["content"] or ""), ""
-    except (ValueError, LookupError, TypeError):
-        return None, f"no completion in {answer.text[:_SHOWN]!r}"
 
 
 def _client() -> httpx.AsyncClient:
@@ -253,10 +231,3 @@ def _client() -> httpx.AsyncClient:
         context = httpx.create_ssl_context()
         _clients[loop] = itertools.cycle([httpx.AsyncClient(limits=limits, verify=context) for _ in range(_POOLS)])
     return next(_clients[loop])
-
-
-def _key(variable: str) -> str:
-    key = os.environ.get(variable, "")
-    if not key:
-        raise JudgeUnavailable(f"the environment variable {variable} (key_variable) is not set")
-    return key

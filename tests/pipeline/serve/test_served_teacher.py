@@ -1,0 +1,188 @@
+"""A teacher that is served: what its endpoint says is what its weights say at the learner."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.config.fields import ConfigError
+from rljax.config.schema import Config, DistillConfig, TeacherConfig
+from rljax.learner.learner import Learner
+from rljax.learner.served import Endpoint, TeacherError
+from rljax.learner.teachers import AskedTeacher, StoredTeacher
+from rljax.models.hf_names import to_hf
+from rljax.pipeline.assemble.teachers import open_teachers
+from rljax.trajectory import Group, TaskId
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
+from tests.pipeline.serve.lab import Served, serving
+
+pytestmark = pytest.mark.slow
+
+KEY = "TAUGHT_KEY"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("serve") / "run") as made:
+        yield made
+
+
+@pytest.fixture
+def settings(served: Served, monkeypatch: pytest.MonkeyPatch) -> TeacherConfig:
+    monkeypatch.setenv(KEY, served.key)
+    return TeacherConfig(url=served.service.url, model="tiny", key_variable=KEY, weights={"sums": 2.0})
+
+
+def groups_of(*tasksets: str, temperature: float = 1.0) -> list[Group]:
+    made = []
+    for index, (name, group) in enumerate(zip(tasksets, make_groups(3), strict=True)):
+        members = tuple(dataclasses.replace(t, temperature=temperature) for t in group.trajectories)
+        made.append(Group(TaskId(name, 0, index), members))
+    return made
+
+
+def taught(settings: TeacherConfig) -> Config:
+    distill = DistillConfig(teachers={"big": settings})
+    return make_config(algorithm={"adv_estimator": "none", "pg_variant": "vanilla", "distill": distill})
+
+
+def test_openais_client_reads_the_log_probabilities_of_a_prompt(served: Served) -> None:
+    prompts = ["What is 12 + 30?", "42"]
+    reply = served.client().completions.create(model="tiny", prompt=prompts, max_tokens=0, echo=True, logprobs=0)
+    assert [choice.text for choice in reply.choices] == prompts
+    assert reply.usage.completion_tokens == 0
+    for prompt, choice in zip(prompts, reply.choices, strict=True):
+        ids = served.run.model.tokenizer(prompt)["input_ids"]
+        first, *others = choice.logprobs.token_logprobs
+        assert first is None
+        np.testing.assert_allclose(others, served.run.scores(ids[:1], ids[1:]), atol=1e-4)
+        assert "".join(choice.logprobs.tokens) == prompt
+
+
+def test_a_step_is_that_of_the_same_teacher_at_the_learner(served: Served, settings: TeacherConfig) -> None:
+    """Its tasksets, and rows, are told apart; nothing is asked of one in which it has no weight."""
+    its, config = served.run.learners[0], taught(settings)
+    stored = StoredTeacher(its.architecture, to_hf(jax.tree.map(np.asarray, its.params), its.architecture))
+    asked = AskedTeacher(settings, Endpoint("big", settings, 60.0).logprobs)
+    groups = groups_of("sums", "words", "sums", "words")
+    told = []
+    for teacher in (asked, stored):
+        learner = Learner(config, ARCHITECTURE, make_params(), teachers={"big": teacher})
+        told.append([learner.train(groups), learner.train(groups)])
+    assert "distill/big/sums/reverse_kl" in told[0][0]
+    for mine, expected in zip(*told, strict=True):
+        assert mine.keys() == expected.keys()
+        for name, value in expected.items():
+            assert mine[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+def test_a_token_of_another_temperature_is_no_question(settings: TeacherConfig) -> None:
+    asked = AskedTeacher(settings, Endpoint("big", settings, 60.0).logprobs)
+    learner = Learner(taught(settings), ARCHITECTURE, make_params(), teachers={"big": asked})
+    with pytest.raises(TeacherError, match=r"sampled at temperature 0.7, .*write sidecar.generating_args.temperature"):
+        learner.train(groups_of("sums", "words", "words", "words", temperature=0.7))
+
+
+def test_a_run_asks_about_its_vocabulary_before_it_starts(served: Served, settings: TeacherConfig) -> None:
+    config = dataclasses.replace(served.run.config, algorithm=taught(settings).algorithm)
+    model = served.run.model
+    assert isinstance(open_teachers(config, model)["big"], AskedTeacher)
+
+    class Shifted:
+        """A tokenizer that calls each token by the name of another."""
+
+        all_special_ids = model.tokenizer.all_special_ids
+        get_vocab = model.tokenizer.get_vocab
+
+        @staticmethod
+        def decode(ids: list[int]) -> str:
+            return str(model.tokenizer.decode([ids[0] - 1]))
+
+    with pytest.raises(
+        ConfigError, match=r"^algorithm.distill.teachers.big: tiny at http.*: token \d+ of the policy, "
+    ):
+        open_teachers(config, dataclasses.replace(model, tokenizer=Shifted()))
+    wider = dataclasses.replace(model.architecture, vocab_size=model.architecture.vocab_size + 8)
+    with pytest.raises(ConfigError, match=r"status 400: .*the model has token ids from 0 to"):
+        open_teachers(config, dataclasses.replace(model, architecture=wider))
+
+
+def test_a_wrong_key_and_one_that_is_not_there_are_refused_at_once(
+    served: Served, settings: TeacherConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(served.run.config, algorithm=taught(settings).algorithm)
+    monkeypatch.setenv(KEY, "another")
+    with pytest.raises(ConfigError, match=r"status 401: .*wrong API key"):
+        open_teachers(config, served.run.model)
+    monkeypatch.delenv(KEY)
+    with pytest.raises(ConfigError, match=f"the environment variable {KEY}"):
+        open_teachers(config, served.run.model)
+
+
+class Answers(ThreadingHTTPServer):
+    """Gives these answers, each once, the last again and again."""
+
+    answers: list[tuple[int, Any]]
+    daemon_threads = True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Answers
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, body = self.server.answers[0] if len(self.server.answers) == 1 else self.server.answers.pop(0)
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with Answers(("127.0.0.1", 0), _Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def asking(server: Answers, seconds: float) -> Endpoint:
+    url = f"http://user:secret@127.0.0.1:{server.server_port}/v1"
+    return Endpoint("big", TeacherConfig(url=url, model="m"), seconds)
+
+
+def scored(*logprobs: float | None) -> dict[str, Any]:
+    return {"choices": [{"logprobs": {"token_logprobs": list(logprobs), "tokens": ["a"] * len(logprobs)}}]}
+
+
+def test_one_that_is_busy_is_asked_again(answers: Answers) -> None:
+    answers.answers = [(503, "busy"), (429, "busy"), (200, scored(None, -1.5, -2.5))]
+    (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
+    assert found.tolist() == [-1.5, -2.5]
+    answers.answers = [(200, scored(None, -1.5, -2.5, -9.0))]  # which samples one behind them
+    (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
+    assert found.tolist() == [-1.5, -2.5]
+    assert asking(answers, 60.0).scores([]) == []
+
+
+def test_one_that_stays_away_or_says_nothing_ends_the_run_by_name(answers: Answers) -> None:
+    answers.answers = [(503, "busy")]
+    with pytest.raises(TeacherError, match=r"big: m at http.*status 503: .*, for 0.2 s \(wait_timeout\)") as caught:
+        asking(answers, 0.2).scores([np.array([5, 6, 7])])
+    assert "secret" not in str(caught.value)
+    for said in (scored(None, -1.5), scored(None, -1.5, None), {"choices": []}, scored(None, -1.5, float("nan"))):
+        answers.answers = [(200, said)]
+        with pytest.raises(TeacherError, match="no log-probability for each of 3 tokens"):
+            asking(answers, 60.0).scores([np.array([5, 6, 7])])

@@ -15,6 +15,8 @@ from shells import explorer_first
 pytestmark = pytest.mark.vllm
 
 STEPPED = ("sidecar.engine=vllm", "wait_timeout=600")
+EXPERTS = ("model.tiny.family=qwen3_moe", "model.tiny.num_experts=4", "model.tiny.moe_intermediate_size=48")
+"""An expert's hidden width is one that vLLM pads to pack it for the CPU."""
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
@@ -95,9 +97,7 @@ def test_a_tied_head_that_is_not_rebuilt_stops_the_run(
 
 
 def test_experts_are_trained_at_parity(tmp_path: Path, cache: Path) -> None:
-    """An expert's hidden width that vLLM pads to pack it for the CPU."""
-    experts = ("model.tiny.family=qwen3_moe", "model.tiny.num_experts=4", "model.tiny.moe_intermediate_size=48")
-    done = run(tmp_path / "run", cache, *STEPPED, *experts, "eval_steps=none")
+    done = run(tmp_path / "run", cache, *STEPPED, *EXPERTS, "eval_steps=none")
     assert done.returncode == 0, done.stderr
     gaps = query(tmp_path / "run", "SELECT version, gap FROM versions WHERE gap IS NOT NULL ORDER BY version")
     assert len(gaps) >= 6
@@ -111,11 +111,13 @@ def test_explorer_first_then_trainer(tmp_path: Path, cache: Path) -> None:
 def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_run_goes_on(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
-    """The run begins without Ray and is resumed on somebody else's cluster, which does not look after vLLM's core."""
+    """The run begins without Ray and is resumed on somebody else's cluster, which does not look after vLLM's core. Its
+    model has experts.
+    """
     run_dir, on_ray = tmp_path / "run", ("launcher=ray", f"ray.address={cluster.address}")
     steps = 24  # more than pass while the test looks for processes
     # An engine has half of the last one to start.
-    concurrent = ("sidecar.engine=vllm_async", f"max_steps={steps}", "wait_timeout=600")
+    concurrent = ("sidecar.engine=vllm_async", *EXPERTS, f"max_steps={steps}", "wait_timeout=600")
     killed = Started(run_dir, cache, *concurrent)
     program = psutil.Process(killed.process.pid)
     killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from rljax.config.load import as_plain
+from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
+from rljax.launch import ray_gang
 from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
 from rljax.launch.host_links import Door, Link, connect
+from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End
 
 LOST = End(HOST_LOST, "host 1 was ended by SIGKILL")
@@ -60,6 +64,28 @@ def test_a_signal_while_they_start_reaches_them(tmp_path: Path) -> None:
         return Told(End(0))
 
     assert run_again_where_lost(tmp_path, start) == 0
+    assert heard == [signal.SIGTERM]
+
+
+def test_a_signal_while_a_host_starts_on_ray_reaches_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    heard: list[int] = []
+
+    class Told(Scripted):
+        """A supervisor whose actor is told to stop while it is being made."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(End(0))
+            actor.stop(signal.SIGTERM)
+
+        def stop(self, number: int) -> None:
+            heard.append(number)
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("redirect_output", "end_group_with_process"):  # they would be those of the tests
+        monkeypatch.setattr(ray_gang, name, lambda *_: None)
+    monkeypatch.setattr(ray_gang, "Supervisor", Told)
+    actor = ray_gang.HostActor(str(tmp_path / "log"), str(tmp_path))
+    assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "")
     assert heard == [signal.SIGTERM]
 
 

@@ -11,12 +11,14 @@ from rljax.config.choice import Named, chosen_by, named_in, settle
 from rljax.config.distill import DistillConfig
 from rljax.config.fields import key
 
+_LEARNING_RATE, _OF_ADAPTERS = 1e-6, 10.0  # Schulman et al. 2025, "LoRA Without Regret": at every rank ten times it
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """AdamW and its schedule."""
 
-    learning_rate: float = key(1e-6, "peak learning rate", low=0)
+    learning_rate: float | None = key(None, "peak; None: 1e-6, and of an adapter (model.lora.rank) 1e-5", low=0)
     schedule: str = key("constant", "after the warm-up", choices=("constant", "linear", "cosine"))
     warmup_steps: int = key(0, "optimizer updates of linear warm-up", low=0)
     min_lr_ratio: float = key(0.0, "final over peak learning rate of linear and cosine", low=0, high=1)
@@ -27,6 +29,11 @@ class OptimizerConfig:
     mu_dtype: str = key("fp32", "dtype of the first moment; bf16 needs beta1 <= 0.996", choices=("fp32", "bf16"))
     nu_dtype: str = key("fp32", "of the second moment; bf16 needs beta2 <= 0.996", choices=("fp32", "bf16"))
     grad_clip: float | None = key(1.0, "largest global gradient norm; None: no clipping", low=0)
+
+    def peak(self, *, adapter: bool = False) -> float:
+        """Returns the peak learning rate, of all weights or of an adapter of them."""
+        default = _LEARNING_RATE * (_OF_ADAPTERS if adapter else 1)
+        return default if self.learning_rate is None else self.learning_rate
 
 
 @dataclass(frozen=True, kw_only=True)

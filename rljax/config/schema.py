@@ -320,6 +320,12 @@ class Config:
         return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
 
     @property
+    def policy_optimizer(self) -> OptimizerConfig:
+        """The learner's optimizer, with the learning rate that it has."""
+        optimizer = self.learner.optimizer
+        return replace(optimizer, learning_rate=optimizer.peak(adapter=self.model.lora.rank is not None))
+
+    @property
     def resolved_sync_dtype(self) -> str:
         """Dtype of published weights: fp32 or bf16."""
         return self.model.dtype if self.sync_dtype == "auto" else self.sync_dtype

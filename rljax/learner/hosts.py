@@ -200,7 +200,9 @@ class Hosts:
         if mine is not None:
             self._set_whole(key, mine)
             return mine
-        self._await_leader(f"{key}/chunks")  # it may take long, as for announcing anything
+        self.doing("")  # however long host 0 takes
+        self._await_leader(f"{key}/chunks")
+        self.doing(what)
         return self._await_whole(key, f"{self.names[0]} to {what}")
 
     def ask_to_stop(self) -> None:

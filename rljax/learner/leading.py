@@ -18,6 +18,7 @@ from rljax.learner.export import ExportedWeights
 from rljax.learner.hosts import Hosts
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
+from rljax.learner.served import TeacherError
 from rljax.learner.state import TrainState
 from rljax.learner.teachers import Ask, TokenValues
 from rljax.models.common.params import Params
@@ -32,6 +33,7 @@ from sidecar.channels.versions import TensorInfo, checksum, tensor_info
 from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
+_ANSWERED, _FAILED = b"+", b"-"
 CHECKSUMS, SAVE, WRITTEN = "checksums", "save", "written"
 """Announcements of host 0 about its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
 
@@ -213,13 +215,23 @@ def metadata_named(checkpoints: Checkpoints, step: int) -> dict[str, str]:
 
 def asked_by_leader(hosts: Hosts, ask: Ask | None) -> Ask:
     """Returns what gives every host a teacher's answers to host 0, which alone has an ``ask``: another answer to the
-    same question may differ in its last bits.
+    same question may differ in its last bits. Where host 0 got none all raise its `TeacherError`.
     """
 
-    def share(trajectories: Sequence[Trajectory], weights: TokenValues) -> TokenValues:
-        mine = None if ask is None else np.concatenate([np.zeros(0), *ask(trajectories, weights)]).astype(np.float32)
-        whole = np.frombuffer(hosts.share("ask a teacher", None if mine is None else mine.tobytes()), np.float32)
-        return np.split(whole, np.cumsum([len(t.token_ids) for t in trajectories])[:-1])
+    def answer(trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> bytes | None:
+        if ask is None:
+            return None
+        try:
+            found = np.concatenate([np.zeros(0, np.float32), *ask(trajectories, weights, step)])
+        except TeacherError as error:
+            return _FAILED + str(error).encode()
+        return _ANSWERED + found.astype(np.float32).tobytes()
+
+    def share(trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
+        said = hosts.share("ask a teacher", answer(trajectories, weights, step))
+        if said[:1] == _FAILED:
+            raise TeacherError(said[1:].decode())
+        return np.split(np.frombuffer(said[1:], np.float32), np.cumsum([len(t.token_ids) for t in trajectories])[:-1])
 
     return share
 

@@ -103,7 +103,7 @@ class Learner:
         placed = place_teachers(config, self.mesh, run[-1], teachers or {})
         self._preparation = Preparation(config, self.objective, critic, self.mesh, placed)
         trained = abstract_trained(architecture, config.model.lora)
-        self._policy = TrainableModel(self.objective, config.learner.optimizer, trained, self.mesh)
+        self._policy = TrainableModel(self.objective, config.policy_optimizer, trained, self.mesh)
         self._critic = None
         if critic is not None:
             optimizer, own = config.algorithm.critic.optimizer, critic_params(trained, architecture.hidden_size)

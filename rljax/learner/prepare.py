@@ -235,7 +235,7 @@ class Preparation:
             unscored = self._cut(groups, reused, demonstrations, step)
         before([minibatch.packed.batch for minibatch in unscored])
         with part(SCORE):
-            cut = [self._scored(minibatch, params, aux_state) for minibatch in unscored]
+            cut = [self._scored(minibatch, params, aux_state, step) for minibatch in unscored]
             kl = self._divergences(cut)
             values = _in_order(cut, [m.by_token(m.scores.values) for m in cut]) if self.values else None
         with part(ADVANTAGES):
@@ -322,7 +322,7 @@ class Preparation:
         expert = packed.scatter([np.full(len(t.token_ids), t.expert, np.float32) for t in few]) > 0
         return replace(packed, batch=replace(packed.batch, expert=expert))
 
-    def _scored(self, minibatch: Minibatch, params: Params, aux_state: AuxState) -> Minibatch:
+    def _scored(self, minibatch: Minibatch, params: Params, aux_state: AuxState, step: int) -> Minibatch:
         if not ("proximal" in self._needs or "reference" in aux_state or self.values or self.teachers):
             return minibatch
         batch, filled = self.place(minibatch.packed.batch), minibatch.microbatches
@@ -339,6 +339,7 @@ class Preparation:
                     minibatch.trajectories,
                     token_weights(one.settings, minibatch.trajectories, minibatch.tasksets),
                     others,
+                    step,
                 )
                 for name, one in self.teachers.items()
             },

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-import math
 import random
+import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from jaxtyping import Float, Int
 
 from rljax.config.distill import TEACHERS, TeacherConfig
 from rljax.config.secrets import without_passwords
+from rljax.learner.teachers import Ask, TokenValues
+from rljax.observe.atomic_write import atomic_path
 from rljax.tasks.endpoint import asked, bearer
 from rljax.trajectory import Trajectory
 
@@ -26,17 +30,21 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Sequences that are asked about side by side."""
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
+_FIRST_WAIT, _LONGEST_WAIT, _ONE_TRY = 0.5, 8.0, 300.0
 
 
 class TeacherError(RuntimeError):
     """A served teacher cannot be asked. One line: which, why, what to do."""
 
 
+class TeacherAway(TeacherError):
+    """It did not answer in time: asking later may help."""
+
+
 class Endpoint:
     """A served teacher: completions that echo their prompt with its log-probabilities, and sample nothing.
 
-    vLLM, SGLang and ``mode=serve`` answer them: they are OpenAI's ``echo``, with ``max_tokens`` and ``logprobs`` of 0.
+    vLLM and ``mode=serve`` answer them: they are OpenAI's ``echo``, with ``max_tokens`` and ``logprobs`` of 0.
 
     Attributes:
         where: names it in errors.
@@ -54,12 +62,11 @@ class Endpoint:
         self._settings = settings
         self._seconds = seconds
         self._headers = bearer(settings.key_variable, TeacherError)
+        self._away = ""
 
-    def logprobs(
-        self, trajectories: Sequence[Trajectory], weights: Sequence[Float[np.ndarray, " time"]]
-    ) -> list[Float[np.ndarray, " time"]]:
-        """Returns the log-probability of each trained token of trajectories, in nats at temperature 1; 0 of all others,
-        and where its weight is 0. Every sequence is one request.
+    def logprobs(self, trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
+        """Implements `Ask`: log-probabilities in nats at temperature 1, 0 where nothing is trained or the weight is 0.
+        Every sequence is one request.
 
         Raises:
             TeacherError: it cannot be asked, or gives none.
@@ -79,8 +86,7 @@ class Endpoint:
                 spans.append((place, begin, begin + int(trained[-1]) + 1))
         scored = self.scores([trajectories[place].token_ids[begin:end] for place, begin, end in spans])
         for (place, begin, end), logprobs in zip(spans, scored, strict=True):
-            found[place][begin + 1 : end] = logprobs
-            found[place][begin:end] *= trajectories[place].loss_mask[begin:end]
+            found[place][begin + 1 : end] = np.where(trajectories[place].loss_mask[begin + 1 : end], logprobs, 0)
         return found
 
     def scores(self, sequences: Sequence[Int[np.ndarray, " time"]]) -> list[Float[np.ndarray, " time-1"]]:
@@ -104,9 +110,17 @@ class Endpoint:
         return [str(text) for text in texts[: len(token_ids)]] if isinstance(texts, list) else []
 
     def _answers(self, sequences: Sequence[np.ndarray]) -> list[Any]:
-        # A thread of its own: that of a notebook has an event loop running already.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, self._ask_all(sequences)).result()
+        # A thread of its own: that of a notebook has an event loop running already. None waits for it at an interrupt.
+        made: Future[list[Any]] = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(asyncio.run(self._ask_all(sequences)))
+            except BaseException as error:
+                made.set_exception(error)
+
+        threading.Thread(target=work, name="teacher", daemon=True).start()
+        return made.result()
 
     async def _ask_all(self, sequences: Sequence[np.ndarray]) -> list[Any]:
         import httpx
@@ -122,16 +136,19 @@ class Endpoint:
 
     async def _ask(self, client: httpx.AsyncClient, ids: np.ndarray) -> Any:
         body = {"model": self._settings.model, "prompt": [int(token) for token in ids], "max_tokens": 0}
-        body |= {"echo": True, "logprobs": 0, "temperature": 1.0}
+        body |= {"echo": True, "logprobs": 0}
         deadline, wait = time.monotonic() + self._seconds, _FIRST_WAIT
         while True:
-            left = max(deadline - time.monotonic(), 0.001)
+            left = min(max(deadline - time.monotonic(), 0.001), _ONE_TRY)
             answer, reason = await asked(client, self._address, body, self._headers, left, self.where, TeacherError)
             if answer is not None:
+                self._away = ""
                 return answer
             if time.monotonic() + wait > deadline:
-                raise TeacherError(f"{self.where}: {reason}, for {self._seconds:g} s (wait_timeout); start it again")
-            log.warning("%s: %s; it is asked again", self.where, reason)
+                raise TeacherAway(f"{self.where}: {reason}, for {self._seconds:g} s (wait_timeout); start it again")
+            if not self._away:  # said once until it answers again
+                self._away = reason
+                log.warning("%s: %s; it is asked again for %g s", self.where, reason, self._seconds)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # so that not all come back at once
             wait = min(_LONGEST_WAIT, 2 * wait)
 
@@ -141,9 +158,56 @@ class Endpoint:
             found = np.array([float(one) for one in given], np.float32)
         except (LookupError, TypeError, ValueError):
             found = np.zeros(0, np.float32)
-        if len(found) != count - 1 or any(math.isnan(one) for one in found):
+        if len(found) != count - 1 or not np.isfinite(found).all():
             raise TeacherError(
                 f"{self.where}: its answer has no log-probability for each of {count} tokens of a prompt; it has to "
-                "answer completions with echo, as vLLM, SGLang and mode=serve do"
+                "answer completions with echo, as vLLM and mode=serve do"
             )
         return found
+
+
+class Recorded:
+    """Keeps what a teacher has answered, for as long as the batch may be trained again: after a crash, and in a replay,
+    the same question has the same answer, bit for bit (P13). Implements `Ask`.
+    """
+
+    def __init__(self, ask: Ask, directory: Path, oldest: Callable[[], int]) -> None:
+        """Takes where the answers lie, and what says the oldest step that may be trained again."""
+        self._ask, self._directory, self._oldest = ask, directory, oldest
+
+    def __call__(self, trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
+        """See `Ask`.
+
+        Raises:
+            TeacherError: as ``ask``.
+            OSError: an answer cannot be written.
+        """
+        question = hashlib.blake2b(digest_size=16)
+        for trajectory, weight in zip(trajectories, weights, strict=True):
+            for array in (trajectory.token_ids, trajectory.loss_mask, weight):
+                question.update(np.ascontiguousarray(array).data)
+            question.update(repr(trajectory.row_spans).encode())
+        path = self._directory / f"step-{step:06d}-{question.hexdigest()}.npy"
+        ends = np.cumsum([0, *(len(t.token_ids) for t in trajectories)])
+        found = _read(path, int(ends[-1]))
+        if found is None:
+            found = np.concatenate([np.zeros(0, np.float32), *self._ask(trajectories, weights, step)])
+            self._keep(path, found)
+        return np.split(found, ends[1:-1])
+
+    def _keep(self, path: Path, answer: np.ndarray) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as draft, draft.open("wb") as file:
+            np.save(file, answer)
+        for other in self._directory.glob("step-*.npy"):
+            if int(other.name.split("-")[1]) < self._oldest():
+                other.unlink(missing_ok=True)
+
+
+def _read(path: Path, count: int) -> Float[np.ndarray, " count"] | None:
+    """Returns a kept answer; None where there is none, or not the whole of it."""
+    try:
+        found: np.ndarray = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == (count,) and found.dtype == np.float32 else None

@@ -88,7 +88,7 @@ def learning_rate(config: OptimizerConfig, total_updates: int | Float[Array, ""]
             "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress)),
         }
         share = floor + (1 - floor) * shapes[config.schedule]
-        return config.learning_rate * share * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup, 1), 1.0)
+        return config.peak() * share * jnp.minimum((jnp.asarray(count, jnp.float32) + 1) / max(warmup, 1), 1.0)
 
     return rate
 

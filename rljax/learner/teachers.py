@@ -37,8 +37,8 @@ class StoredTeacher:
 
 TokenValues = list[Float[np.ndarray, " time"]]
 """Values of every token of trajectories."""
-Ask = Callable[[Sequence[Trajectory], TokenValues], TokenValues]
-"""Returns a teacher's log-probabilities of the tokens of trajectories; those of weight 0 need none."""
+Ask = Callable[[Sequence[Trajectory], TokenValues, int], TokenValues]
+"""Returns a teacher's log-probabilities of the tokens of trajectories, for a step; those of weight 0 need none."""
 
 
 class Teacher(Protocol):
@@ -50,7 +50,7 @@ class Teacher(Protocol):
         ...
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """Returns its log-probabilities of a minibatch's trained tokens, sharded as the `places` of the batch are.
 
@@ -59,6 +59,7 @@ class Teacher(Protocol):
             trajectories: of it.
             weights: of its reverse KL, for each token of them.
             batch: the minibatch, on the mesh.
+            step: that it is of.
         """
         ...
 
@@ -90,7 +91,7 @@ class PlacedTeacher:
     score: Score
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """See `Teacher.scores`."""
         return self.score(self.params, batch, np.int32(packed.microbatches))
@@ -112,7 +113,7 @@ class AskedTeacher:
     ask: Ask | None = None
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """See `Teacher.scores`.
 
@@ -121,7 +122,7 @@ class AskedTeacher:
         """
         assert self.ask is not None
         sharding: Any = batch.places.sharding
-        return on_mesh(packed.at_places(self.ask(trajectories, weights)), sharding)
+        return on_mesh(packed.at_places(self.ask(trajectories, weights, step)), sharding)
 
     def program(self, batch: Batch) -> tuple[Any, Params] | None:
         """See `Teacher.program`."""

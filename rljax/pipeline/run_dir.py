@@ -36,6 +36,11 @@ class RunDir:
         """Published versions."""
         return self.root / "weights"
 
+    @property
+    def teachers(self) -> Path:
+        """What served teachers have answered, by name and step."""
+        return self.root / "teachers"
+
     def announced_path(self, published: str) -> str:
         """Returns a version's location as the ledger announces it: an address, or a path relative to the run."""
         return published if is_address(published) else str(Path(published).relative_to(self.root.absolute()))

@@ -1,12 +1,18 @@
-"""A run that learns from a teacher alone: no reward in its tasks, killed, resumed and replayed, α at 2."""
+"""A run that learns from teachers alone, of which one is served: no reward in its tasks, killed, resumed and replayed,
+α at 2.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from lives import Role, live_to_the_end
-from program import assert_balanced, audit_of, run, undocumented, warn_once
+from program import Started, assert_balanced, audit_of, run, undocumented, warn_once
 
 from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.models.tiny import make_tiny
@@ -24,17 +30,36 @@ def taught_by(directory: Path) -> tuple[str, ...]:
     return (*ALONE, f"algorithm.distill.teachers.big.path={directory}")
 
 
+@contextlib.contextmanager
+def served(directory: Path, run_dir: Path, cache: Path) -> Iterator[tuple[str, ...]]:
+    """Serves a model, and yields what makes it the teacher ``far``, which is as loud as ``big``."""
+    place = ("mode=serve", "checkpoint=initial", "serve.port=0", "serve.model_name=far", "serve.require_key=false")
+    server = Started(run_dir, cache, *place, f"model.path={directory}", "sidecar.max_model_len=40")
+    try:
+        server.until(lambda: "serving far at " in server.printed, "the server")
+        url = server.printed.partition("serving far at ")[2].partition(",")[0]
+        path = "algorithm.distill.teachers.far"
+        yield (f"{path}.url={url}", f"{path}.model=far")
+    finally:
+        server.end(signal.SIGTERM)
+
+
 def test_a_run_without_rewards_is_killed_and_replayed_bit_for_bit(tmp_path: Path, cache: Path) -> None:
-    keys, killed = taught_by(teacher(tmp_path / "teacher")), tmp_path / "killed"
-    live_to_the_end(killed, cache, keys, {"both": Role((), ("train:4", "checkpoint:2", ""))})
+    directory, killed = teacher(tmp_path / "teacher"), tmp_path / "killed"
+    with served(directory, tmp_path / "served", cache) as far:
+        keys = (*taught_by(directory), *far)
+        live_to_the_end(killed, cache, keys, {"both": Role((), ("train:4", "checkpoint:2", ""))})
     assert_balanced(killed, groups=24)
     assert audit_of(killed)["max_staleness"] <= 2
     rows = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row["step"]]
     assert all(row["distill/big/reverse_kl"] == row["distill/big/digits/reverse_kl"] for row in trained)
+    gaps = [(row["distill/big/reverse_kl"], row["distill/far/reverse_kl"]) for row in trained]
+    assert all(far == pytest.approx(big, abs=1e-4) for big, far in gaps)  # of the same weights
     assert {row["reward/mean"] for row in trained} == {0.0}
     assert all(row["grad_norm"] > 0 for row in trained)
     assert undocumented(killed) == []
+    # Its server has ended: what it said is kept.
     replayed = run(killed, cache, *keys, "mode=replay")
     assert replayed.returncode == 0, replayed.stderr
     assert "replayed to step 6: bit for bit the same" in replayed.stdout

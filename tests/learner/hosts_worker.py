@@ -53,7 +53,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 """What is computed over all devices and read on the host, or kept from step to step."""
 
 
-def said_by_teacher(trajectories: Sequence[Trajectory], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def said_by_teacher(trajectories: Sequence[Trajectory], weights: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
     """Returns what a served teacher might: of each token something else."""
     pairs = zip(trajectories, weights, strict=True)
     return [np.where(weight > 0, -1 - t.token_ids % 5 / 4, 0).astype(np.float32) for t, weight in pairs]

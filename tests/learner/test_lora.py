@@ -48,6 +48,17 @@ def reference_of(learner: Learner) -> tuple[Params, Any]:
     return learner.params, minibatches[0]
 
 
+def test_an_adapter_learns_ten_times_as_fast_where_nobody_says_how_fast() -> None:
+    """LoRA Without Regret (Schulman et al. 2025), section 5; of full weights the default is 1e-6."""
+    unsaid, said = {"optimizer": {"learning_rate": None}}, {"optimizer": {"learning_rate": 3e-3}}
+    rates = [
+        make_learner(lora, **keys).train(make_groups(0))["learning_rate"]
+        for lora in ({}, {"rank": None})
+        for keys in (unsaid, said)
+    ]
+    assert rates == pytest.approx([1e-5, 3e-3, 1e-6, 3e-3])
+
+
 def test_the_adapter_alone_is_trained_and_has_moments() -> None:
     learner = make_learner()
     base = jax.tree.map(np.array, learner.base)

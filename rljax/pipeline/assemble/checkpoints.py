@@ -33,6 +33,11 @@ def chosen_checkpoints(config: Config, run: RunDir) -> list[int]:
     raise ConfigError(f"checkpoint={config.checkpoint}: write latest, all, initial or one of those kept: {known}")
 
 
+def oldest_checkpoint(config: Config, run: RunDir) -> int:
+    """Returns the oldest checkpoint of a run, as batches completed."""
+    return min(_committed(config, run), default=INITIAL)
+
+
 def export_targets(config: Config, run: RunDir) -> dict[int, Path]:
     """Returns the directory that each chosen checkpoint is exported to, by batches completed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.learner.hosts import Hosts
 from rljax.learner.leading import asked_by_leader
-from rljax.learner.served import Endpoint, TeacherError
+from rljax.learner.served import Endpoint, Recorded, TeacherAway, TeacherError
 from rljax.learner.teachers import Ask, AskedTeacher, StoredTeacher
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import load_architecture, stored_tensors
 from rljax.models.resolve import ModelNotFound, resolve_model
 from rljax.models.tokenizer import load_tokenizer
+from rljax.pipeline.assemble.checkpoints import oldest_checkpoint
 from rljax.pipeline.assemble.run import Model, ProgressCallback, check_computed
+from rljax.pipeline.run_dir import RunDir
+
+log = logging.getLogger(__name__)
 
 TRIAL_SECONDS = 60.0
 """Seconds in which a served teacher has to answer before a run starts."""
@@ -39,17 +44,23 @@ def open_teachers(
 
     Raises:
         ModelNotFound: a teacher is not here and cannot be fetched.
-        ConfigError: it is no model that the learner can compute, does not answer, or has another vocabulary.
+        ConfigError: it is no model that the learner can compute, or that can be asked, or has another vocabulary.
+        TeacherAway: one that is served does not answer in time.
     """
     found: dict[str, StoredTeacher | AskedTeacher] = {}
+    run = RunDir.at(config)
     for name, settings in config.algorithm.distill.served.items():
         ask: Ask | None = None
         if hosts is None or hosts.leads:
             try:
-                check_served(Endpoint(name, settings, min(TRIAL_SECONDS, config.wait_timeout)), config, model)
-                ask = Endpoint(name, settings, config.wait_timeout).logprobs
+                if config.mode != "replay":  # which asks nothing that was answered
+                    check_served(Endpoint(name, settings, min(TRIAL_SECONDS, config.wait_timeout)), config, model)
+            except TeacherAway:
+                raise
             except TeacherError as error:
                 raise ConfigError(str(error)) from None
+            asked = Endpoint(name, settings, config.wait_timeout).logprobs
+            ask = Recorded(asked, run.teachers / name, lambda: oldest_checkpoint(config, run))
         found[name] = AskedTeacher(settings, ask if hosts is None else asked_by_leader(hosts, ask))
     for name, settings in config.algorithm.distill.stored.items():
         try:
@@ -66,22 +77,24 @@ def open_teachers(
 
 
 def check_served(endpoint: Endpoint, config: Config, model: Model) -> None:
-    """Asks a served teacher about tokens of the policy from all over its vocabulary, each of which has to be the same
-    there, as far as its text says.
+    """Asks a served teacher about a sequence as long as any of the run, of tokens of the policy from all over its
+    vocabulary; the text of each has to be the same there.
 
     Raises:
         ConfigError: one is not.
-        TeacherError: it cannot be asked, or knows fewer tokens.
+        TeacherError: it cannot be asked, has no room for that, or knows fewer tokens.
     """
     tokenizer, last = model.tokenizer, model.architecture.vocab_size - 1
     special = set(tokenizer.all_special_ids)
-    plain = sorted({token for token in tokenizer.get_vocab().values() if token < last} - special)
-    chosen = np.linspace(0, len(plain) - 1, min(_TRIED, config.longest - 1, len(plain))).astype(int)
-    ids = [plain[place] for place in chosen]
-    for token, text in zip(ids, endpoint.texts(np.array([*ids, last], np.int32)), strict=False):
-        mine = tokenizer.decode([token]).strip()
-        named = text.startswith("token_id:")  # which vLLM writes where it is told to
-        if mine.isascii() and mine.isprintable() and not named and text.strip() != mine:
+    plain = np.array(sorted({token for token in tokenizer.get_vocab().values() if token < last} - special))
+    chosen = plain[np.linspace(0, len(plain) - 1, min(_TRIED, len(plain))).astype(int)]
+    ids = np.append(np.resize(chosen, config.longest - 1), last).astype(np.int32)
+    said = [(int(token), text) for token, text in zip(ids[:-1], endpoint.texts(ids), strict=False)]
+    compared = [(token, text, tokenizer.decode([token]).strip()) for token, text in said if text != f"token_id:{token}"]
+    if not said:
+        log.warning("%s: it says no tokens, so that its vocabulary is not compared with the policy's", endpoint.where)
+    for token, text, mine in compared:
+        if mine.isascii() and mine.isprintable() and text.strip() != mine:
             raise ConfigError(
                 f"{endpoint.where}: token {token} of the policy, {mine!r}, is {text!r} there; write a teacher with "
                 "the policy's vocabulary"

@@ -83,7 +83,7 @@ def abstract_programs(
     algorithm, params = config.algorithm, abstract_trained(architecture, config.model.lora)
 
     policy_objective = PolicyObjective(*run)
-    policy = TrainableModel(policy_objective, config.learner.optimizer, params, mesh)
+    policy = TrainableModel(policy_objective, config.policy_optimizer, params, mesh)
     placed, opt_state = policy.abstract
     own: dict[str, Any] = {}
     if copies_reference(config):

@@ -175,6 +175,8 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
         yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
+    for name, teacher in config.algorithm.distill.served.items():
+        yield f"teacher  {name} is asked at {teacher.url}: the time that it takes is not counted"
     yield from _idle(estimate, target, placement)
     for line in estimate.dropped():
         yield f"replicated: {line}"

@@ -90,9 +90,9 @@ class Reader:
             return self._asked(fields, prompts, n, "max_tokens", budget, wanted is not None, COMPLETION_TOKENS)
         if budget != 0 or wanted is None or n != 1:
             raise BadRequest("a prompt is scored alone; write max_tokens=0, logprobs=0 and n=1", "echo")
+        for name in ("temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options"):
+            fields.only(name, why="nothing is sampled")
         asked = self._asked(fields, prompts, n, "max_tokens", None, True, COMPLETION_TOKENS)
-        if asked.stream:
-            raise BadRequest("a prompt that is scored comes whole; leave it out", "stream")
         return replace(asked, echo=True)
 
     def chat(self, body: Mapping[str, Any]) -> Asked:

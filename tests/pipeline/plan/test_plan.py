@@ -28,7 +28,7 @@ from rljax.config.schema import (
 from rljax.config.validate import ConfigError
 from rljax.learner.learner import Learner
 from rljax.learner.programs import Program
-from rljax.learner.teachers import StoredTeacher
+from rljax.learner.teachers import AskedTeacher, StoredTeacher
 from rljax.models.common.architecture import Architecture
 from rljax.models.hf_names import to_hf
 from rljax.pipeline.plan.compiled import abstract_programs, compiled
@@ -281,15 +281,17 @@ def test_a_plan_compiles_what_the_learner_runs(name: str) -> None:
 
 
 def test_a_plan_compiles_the_forward_passes_of_teachers() -> None:
-    """Of weights that are not there, with the shapes that the learner gives them."""
-    distill = DistillConfig(teachers={"big": TeacherConfig(path="x/y")})
+    """Of weights that are not there, with the shapes that the learner gives them; one that is served has no pass."""
+    far = TeacherConfig(url="http://127.0.0.1:8000/v1", model="far")
+    distill = DistillConfig(teachers={"big": TeacherConfig(path="x/y"), "far": far})
     config = make_config(algorithm={"adv_estimator": "none", "distill": distill})
     teacher = dataclasses.replace(ARCHITECTURE, hidden_size=48, num_layers=3)
     tensors = to_hf(make_params(1, teacher), teacher)
-    learner = Learner(config, ARCHITECTURE, make_params(), teachers={"big": StoredTeacher(teacher, tensors)})
+    teachers = {"big": StoredTeacher(teacher, tensors), "far": AskedTeacher(far)}
+    learner = Learner(config, ARCHITECTURE, make_params(), teachers=teachers)
     planned = abstract_programs(config, ARCHITECTURE, jax.devices(), teachers={"big": teacher})
     real = [program for program in learner.programs(20) if not program.publishes]
-    assert "teacher big" in {program.kind for program in planned}
+    assert {program.kind for program in planned if "teacher" in program.kind} == {"teacher big"}
     for mine, its in zip(planned, real, strict=True):
         assert (mine.name, mine.likely) == (its.name, its.likely)
         assert jax.tree.map(shaped, mine.arguments) == jax.tree.map(shaped, its.arguments)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,12 +17,12 @@ import pytest
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, DistillConfig, TeacherConfig
 from rljax.learner.learner import Learner
-from rljax.learner.served import Endpoint, TeacherError
-from rljax.learner.teachers import AskedTeacher, StoredTeacher
+from rljax.learner.served import Endpoint, Recorded, TeacherAway, TeacherError
+from rljax.learner.teachers import AskedTeacher, StoredTeacher, TokenValues
 from rljax.models.hf_names import to_hf
 from rljax.pipeline.assemble.teachers import open_teachers
-from rljax.trajectory import Group, TaskId
-from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params
+from rljax.trajectory import Group, TaskId, Trajectory
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
 from tests.pipeline.serve.lab import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -110,6 +111,8 @@ def test_a_run_asks_about_its_vocabulary_before_it_starts(served: Served, settin
         ConfigError, match=r"^algorithm.distill.teachers.big: tiny at http.*: token \d+ of the policy, "
     ):
         open_teachers(config, dataclasses.replace(model, tokenizer=Shifted()))
+    replay = dataclasses.replace(config, mode="replay")
+    assert "big" in open_teachers(replay, dataclasses.replace(model, tokenizer=Shifted()))
     wider = dataclasses.replace(model.architecture, vocab_size=model.architecture.vocab_size + 8)
     with pytest.raises(ConfigError, match=r"status 400: .*the model has token ids from 0 to"):
         open_teachers(config, dataclasses.replace(model, architecture=wider))
@@ -179,10 +182,41 @@ def test_one_that_is_busy_is_asked_again(answers: Answers) -> None:
 
 def test_one_that_stays_away_or_says_nothing_ends_the_run_by_name(answers: Answers) -> None:
     answers.answers = [(503, "busy")]
-    with pytest.raises(TeacherError, match=r"big: m at http.*status 503: .*, for 0.2 s \(wait_timeout\)") as caught:
+    with pytest.raises(TeacherAway, match=r"big: m at http.*status 503: .*, for 0.2 s \(wait_timeout\)") as caught:
         asking(answers, 0.2).scores([np.array([5, 6, 7])])
     assert "secret" not in str(caught.value)
-    for said in (scored(None, -1.5), scored(None, -1.5, None), {"choices": []}, scored(None, -1.5, float("nan"))):
+    for said in (
+        scored(None, -1.5),
+        scored(None, -1.5, float("-inf")),
+        scored(None, -1.5, None),
+        {"choices": []},
+        scored(None, -1.5, float("nan")),
+    ):
         answers.answers = [(200, said)]
         with pytest.raises(TeacherError, match="no log-probability for each of 3 tokens"):
             asking(answers, 60.0).scores([np.array([5, 6, 7])])
+
+
+def test_what_was_answered_is_asked_once_a_step_and_kept_while_it_may_be_trained_again(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def ask(trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
+        asked.append(step)
+        return [np.full(len(t.token_ids), -1.0 - len(asked), np.float32) for t in trajectories]
+
+    oldest, some, others = 0, *(trajectories_of(make_groups(seed, groups=1)) for seed in (1, 2))
+    recorded = Recorded(ask, tmp_path / "big", lambda: oldest)
+    ones = [np.ones(len(t.token_ids), np.float32) for t in some]
+    first = recorded(some, ones, 3)
+    assert [one.tolist() for one in recorded(some, ones, 3)] == [[-2.0] * len(t.token_ids) for t in some]
+    assert [len(one) for one in first] == [len(t.token_ids) for t in some]
+    recorded(some, ones, 4)
+    recorded(some, [2 * one for one in ones], 4)
+    recorded(others, [np.ones(len(t.token_ids), np.float32) for t in others], 4)
+    assert asked == [3, 4, 4, 4]
+    for kept in (tmp_path / "big").iterdir():
+        kept.write_bytes(kept.read_bytes()[:-1])  # as no kill leaves it, and a disk may
+    oldest = 4
+    recorded(some, ones, 4)
+    assert asked == [3, 4, 4, 4, 4]
+    assert sorted(path.name[:11] for path in (tmp_path / "big").iterdir()) == ["step-000004"] * 3

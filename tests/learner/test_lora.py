@@ -50,12 +50,12 @@ def reference_of(learner: Learner) -> tuple[Params, Any]:
 
 def test_an_adapter_learns_ten_times_as_fast_where_nobody_says_how_fast() -> None:
     """LoRA Without Regret (Schulman et al. 2025), section 5; of full weights the default is 1e-6."""
-    unsaid, said = {"optimizer": {"learning_rate": None}}, {"optimizer": {"learning_rate": 3e-3}}
-    rates = [
-        make_learner(lora, **keys).train(make_groups(0))["learning_rate"]
-        for lora in ({}, {"rank": None})
-        for keys in (unsaid, said)
-    ]
+    rates = []
+    for full in (False, True):
+        for rate in (None, 3e-3):
+            lora = {"rank": None, "alpha": LoraConfig().alpha} if full else {}
+            learner = make_learner(lora, optimizer={"learning_rate": rate})
+            rates.append(learner.train(make_groups(0))["learning_rate"])
     assert rates == pytest.approx([1e-5, 3e-3, 1e-6, 3e-3])
 
 

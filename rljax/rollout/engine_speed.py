@@ -1,32 +1,37 @@
-"""The speed of engines, as far as their answers tell it, and whose answer is to be expected first."""
+"""The speed of engines, as far as their answers tell it, and where an answer is to be expected first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 BESIDE = 8
 """With n requests an engine is taken to need time for a token of each as n + `BESIDE`. Where it does not, what it
 answers with the load that it is given says so.
 """
-ANSWERS = 16
+ANSWERS = 64
 """The last answers, about, that the speed is measured by."""
-NOTICED = 1.5
-"""Engines count as equally fast up to this factor: so much may be chance."""
+CHANCE = 4.0
+"""Engines count as equally fast up to a factor of 1 + `CHANCE` / √answers, 1.5 at the most answers."""
 PATIENCE = 16
-"""An engine without requests is tried again after so many times what its last answer took."""
+"""An engine without requests is tried again after so many times what its last answer would have taken it alone."""
 
 
 class EngineSpeed:
     """Measures how long an engine takes for a token, prompts and the wait for a slot of it included.
 
     All times are in seconds of one clock.
+
+    Attributes:
+        answers: what the measure is of, of late ones in full and of earlier ones ever less.
     """
 
     def __init__(self) -> None:
+        self.answers = 0.0
+        self._spent, self._tokens = 0.0, 0.0  # by these answers, in `_work`
         self._work, self._at = 0.0, 0.0  # the seconds, each over `BESIDE` and the requests in it, until when
-        self._began: dict[str, tuple[float, float]] = {}  # of each request, `_work` and the time when it began
-        self._took = 0.0
-        self._spent, self._tokens = 0.0, 0.0
+        self._began: dict[str, float] = {}  # `_work` when each request began
+        self._alone = 0.0
 
     @property
     def running(self) -> int:
@@ -35,23 +40,23 @@ class EngineSpeed:
 
     @property
     def cost(self) -> float | None:
-        """Seconds for a token, over `BESIDE` and the requests beside it; None where no answer tells."""
+        """Seconds for a token, over `BESIDE` and the requests at work; None where no answer tells."""
         return self._spent / self._tokens if self._tokens else None
 
     def begin(self, request_id: str, now: float) -> None:
         """Records that the engine is given a request. Of one that is tried again, answers from before count half."""
         if self.due(now):
-            self._spent, self._tokens = self._spent / 2, self._tokens / 2
+            self._fade(0.5)
         self._advance(now)
-        self._began[request_id] = self._work, now
+        self._began[request_id] = self._work
 
     def answered(self, request_id: str, tokens: int, now: float) -> None:
         """Records so many tokens that a request has brought."""
         self._advance(now)
-        work, began = self._began[request_id]
-        kept = 1 - 1 / ANSWERS
-        self._spent, self._tokens = self._spent * kept + self._work - work, self._tokens * kept + tokens
-        self._took = now - began
+        self._fade(1 - 1 / ANSWERS)
+        spent = self._work - self._began[request_id]
+        self.answers, self._spent, self._tokens = self.answers + 1, self._spent + spent, self._tokens + tokens
+        self._alone = spent * (BESIDE + 1)
 
     def end(self, request_id: str, now: float) -> None:
         """Records that the engine has a request no more."""
@@ -60,11 +65,14 @@ class EngineSpeed:
 
     def forget(self) -> None:
         """Forgets all answers: another engine is to come."""
-        self._spent, self._tokens = 0.0, 0.0
+        self._fade(0.0)
 
     def due(self, now: float) -> bool:
         """Returns whether it has had no request for so long that it is to be tried again."""
-        return not self._began and now - self._at > PATIENCE * self._took
+        return not self._began and now - self._at > PATIENCE * self._alone
+
+    def _fade(self, share: float) -> None:
+        self.answers, self._spent, self._tokens = self.answers * share, self._spent * share, self._tokens * share
 
     def _advance(self, now: float) -> None:
         self._work += (now - self._at) / (BESIDE + len(self._began))
@@ -72,13 +80,14 @@ class EngineSpeed:
 
 
 def loads(speeds: Sequence[EngineSpeed], now: float) -> list[float]:
-    """Returns for each engine the requests that one as fast as the fastest of these would have, if a token of the next
-    request took as long there. For engines that are about as fast, not known, or to be tried: those that they have.
+    """Returns for each engine the requests that the fastest of these would have, if a token of the next request took as
+    long there. For engines that are about as fast, not known, or to be tried again: those that they have.
     """
-    least = min((speed.cost for speed in speeds if speed.cost is not None), default=0.0)
+    fastest = min(speeds, key=lambda speed: math.inf if speed.cost is None else speed.cost)
     found = []
     for speed in speeds:
-        slower = speed.cost / least if speed.cost and least and not speed.due(now) else 1.0
+        slower = speed.cost / fastest.cost if speed.cost and fastest.cost and not speed.due(now) else 1.0
+        chance = 1 + CHANCE / math.sqrt(min(speed.answers, fastest.answers) or 1.0)
         beside = BESIDE + 1  # the next one counts, too
-        found.append((speed.running + beside) * (slower if slower > NOTICED else 1.0) - beside)
+        found.append((speed.running + beside) * (slower if slower > chance else 1.0) - beside)
     return found

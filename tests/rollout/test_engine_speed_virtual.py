@@ -18,7 +18,7 @@ from rljax.pipeline.simulate.clock import run_virtual
 from rljax.pipeline.simulate.engine import SimulatedEngine
 from rljax.rollout.engine_pool import EnginePool
 from rljax.rollout.engine_speed import BESIDE, PATIENCE, EngineSpeed, loads
-from sidecar.protocol import Completion, GenerateRequest, SamplingParams
+from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams
 from tests.rollout.heard import Heard
 
 MEMBERS, TOKENS = 64, 20
@@ -44,10 +44,16 @@ class Counting(SimulatedEngine):
 
 
 def play(
-    factors: Sequence[Factor], bursts: int, lengths: Sequence[int] = (TOKENS,), *, pause: float = 0.0, mend: int = -1
+    factors: Sequence[Factor],
+    bursts: int,
+    lengths: Sequence[int] = (TOKENS,),
+    *,
+    pause: float = 0.0,
+    mend: int = -1,
+    dies: int = -1,
 ) -> tuple[list[float], list[list[int]]]:
     """Asks for `MEMBERS` replies at once, and again ``pause`` seconds after all have come; before burst ``mend`` all
-    engines become equally fast. Returns the seconds and the requests of each engine, of each burst.
+    engines become equally fast, and before burst ``dies`` the second is replaced by such a one. Returns the seconds and the requests of each engine, of each burst.
     """
     seconds: list[float] = []
     given: list[list[int]] = []
@@ -65,6 +71,10 @@ def play(
                 if burst == mend:
                     for factor in factors:
                         factor.now = 1.0
+                if burst == dies:
+                    dead, engines[1] = engines[1], Counting(Factor())
+                    pool._slots[1].replace(dead, EngineError("killed by the test"))
+                    await asyncio.sleep(1.0)
                 begun, before = loop.time(), [engine.given for engine in engines]
                 asked = [
                     GenerateRequest(
@@ -95,6 +105,11 @@ def test_a_slow_engine_holds_one_batch_and_no_more() -> None:
     assert seconds[0] == pytest.approx(300.0)
     assert [burst[1] for burst in given[1:]] == [0, 0, 0]
     assert seconds[1:] == [pytest.approx(20 * (1 + 22 / 32))] * 3
+
+
+def test_the_successor_of_a_slow_engine_is_not_taken_to_be_slow() -> None:
+    _, given = play([Factor(), Factor(10.0), Factor(), Factor()], 3, dies=2)
+    assert (given[0], given[1][1], given[2]) == ([16] * 4, 0, [16] * 4)
 
 
 def test_an_engine_that_is_half_as_fast_gets_what_it_ends_as_soon() -> None:

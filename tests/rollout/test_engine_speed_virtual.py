@@ -53,7 +53,8 @@ def play(
     dies: int = -1,
 ) -> tuple[list[float], list[list[int]]]:
     """Asks for `MEMBERS` replies at once, and again ``pause`` seconds after all have come; before burst ``mend`` all
-    engines become equally fast, and before burst ``dies`` the second is replaced by such a one. Returns the seconds and the requests of each engine, of each burst.
+    engines become equally fast, and before burst ``dies`` the second is replaced by such a one. Returns the seconds
+    and the requests of each engine, of each burst.
     """
     seconds: list[float] = []
     given: list[list[int]] = []

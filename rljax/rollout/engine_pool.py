@@ -21,6 +21,7 @@ from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import Answered, EngineEvents
 from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, raise_unless, scored
+from rljax.rollout.engine_speed import loads
 from rljax.rollout.listener import Listener, Tell, join, remaining
 from rljax.rollout.recent_versions import RecentVersions
 from sidecar.channels.versions import is_address
@@ -38,7 +39,7 @@ from sidecar.protocol import (
 CALL_TIMEOUT = 600.0
 """Default limit in seconds of a call to an engine other than ``generate``."""
 UNNOTICED = 8
-"""A group stays on one engine while that has at most 1/`UNNOTICED` more requests than the least loaded one."""
+"""A group stays on one engine while that has at most 1/`UNNOTICED` more load than the least loaded one."""
 
 
 class EnginePool:
@@ -247,21 +248,25 @@ class EnginePool:
         return {**total, "engines": float(len(self._slots))}
 
     async def _free_slot(self, affinity: str, pinned: int | None = None) -> EngineSlot:
-        """Returns the slot with the fewest requests, or one that already runs this affinity if it has hardly more;
+        """Returns the slot with the least load, or one that already runs this affinity if it has hardly more;
         waits while no slot has an engine. Of a version that a request is pinned to a successor may have none.
 
-        Where the least loaded slot has n requests, one with up to n + n // `UNNOTICED` counts as hardly more: at low
-        load a group is spread, because an idle engine is worth more than a shared prefix; at high load it stays whole.
+        The load is the number of requests; of an engine that is slower than others, as many more as `loads` says, so
+        that a request goes where its tokens are to be expected first. Where the least loaded slot has n, one with up to
+        n + n // `UNNOTICED` counts as hardly more: at low load a group is spread, because an idle engine is worth more
+        than a shared prefix; at high load it stays whole.
         """
         while not (free := self._live_slots()):
             await self._wait_for_slot()
         if pinned is not None:
             free = [slot for slot in free if slot.since is not None and slot.since.version <= pinned] or free
-        least = min(free, key=_load)
-        at_work = [slot for slot in free if affinity and affinity in slot.affinities]
-        near = min(at_work, key=_load, default=least)
-        most = len(least.requests) + len(least.requests) // UNNOTICED
-        return near if len(near.requests) <= most else least
+        now = asyncio.get_running_loop().time()
+        found = zip(loads([slot.speed for slot in free], now), (slot.index for slot in free), free, strict=True)
+        ranked = sorted(found)
+        least, _, first = ranked[0]
+        near = ((load, slot) for load, _, slot in ranked if affinity and affinity in slot.affinities)
+        load, together = next(near, (least, first))
+        return together if load <= least + least // UNNOTICED else first
 
     def _live_slots(self) -> list[EngineSlot]:
         """Returns the slots that have an engine."""
@@ -296,7 +301,7 @@ class EnginePool:
                     done = await engine.generate(request)
                 else:
                     done = await listener.generate(engine, dataclasses.replace(request, followed=True))
-                slot.answered(engine)
+                slot.answered(engine, request, len(done.token_ids))
                 if self._answered is not None:
                     self._answered(slot.index, request, began, done)
                 return done
@@ -391,7 +396,3 @@ class EnginePool:
     async def _wait_for_another(self, refused: Announced) -> None:
         async with self._loaded:
             await self._loaded.wait_for(lambda: self._wanted is not refused)
-
-
-def _load(slot: EngineSlot) -> tuple[int, int]:
-    return len(slot.requests), slot.index

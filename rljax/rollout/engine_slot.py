@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rljax.ledger.announced import Announced
+from rljax.rollout.engine_speed import EngineSpeed
 from rljax.timeouts import timeout
 from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
 
@@ -76,6 +77,7 @@ class EngineSlot:
         engine: the engine in the slot; dead while ``replacement`` is there.
         requests: the requests that it runs, with the time-out that recalls each.
         affinities: how many of these have which affinity key.
+        speed: of the engine, by its answers.
         serves: the version that the engine has loaded, or its successor that is being made ready; None before.
         since: the first version that this engine has loaded; None before: of older ones it holds none.
         replacement: the task that starts a successor; None unless the slot is empty.
@@ -96,6 +98,7 @@ class EngineSlot:
         self.index = index
         self.requests: dict[str, asyncio.Timeout] = {}
         self.affinities: Counter[str] = Counter()
+        self.speed = EngineSpeed()
         self.serves: Announced | None = None
         self.since: Announced | None = None
         self.replacement: asyncio.Task[None] | None = None
@@ -125,10 +128,12 @@ class EngineSlot:
         """Records a request that the engine is given; expiry of ``recall`` takes the request back."""
         self.requests[request.id] = recall
         self.affinities[request.affinity] += 1
+        self.speed.begin(request.id, _now())
 
     def leave(self, request: GenerateRequest) -> None:
         """Removes a request; an affinity is forgotten with its last request."""
         del self.requests[request.id]
+        self.speed.end(request.id, _now())
         self.affinities[request.affinity] -= 1
         if not self.affinities[request.affinity]:
             del self.affinities[request.affinity]
@@ -173,9 +178,11 @@ class EngineSlot:
         self.serves, self.since = announced, self.since or announced
         self.forgive()
 
-    def answered(self, engine: Engine) -> None:
-        """Records that this engine answered a request, unless it has lost the slot meanwhile."""
-        self.answers = self.answers or self._has_slot(engine)
+    def answered(self, engine: Engine, request: GenerateRequest, tokens: int) -> None:
+        """Records that this engine answered a request by so many tokens, unless it has lost the slot meanwhile."""
+        if self._has_slot(engine):
+            self.answers = True
+            self.speed.answered(request.id, tokens, _now())
 
     def forgive(self) -> None:
         """Begins anew to count the restarts in a row."""
@@ -188,6 +195,7 @@ class EngineSlot:
         if self._has_slot(dead) and self.failure is None:
             self.serves = self.since = None
             self.answers = False
+            self.speed.forget()
             self.replacement = asyncio.ensure_future(self._replace(error))
 
     async def status(self) -> EngineStatus | None:
@@ -276,10 +284,9 @@ class EngineSlot:
             self._ended = True
 
     def _recall(self) -> None:
-        now = asyncio.get_running_loop().time()
         for recall in self.requests.values():
             with contextlib.suppress(RuntimeError):  # a dead engine holds its requests no more
-                recall.reschedule(now)
+                recall.reschedule(_now())
 
     async def _close(self, engine: Engine) -> None:
         """Closes an engine that is given up; one that does not end is reported and left behind."""
@@ -287,6 +294,10 @@ class EngineSlot:
             await self.in_time("it to end", engine.close())
         except EngineError as error:
             self._events.fault("engine_left_behind", f"engine {self.index}: {error}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _describe(error: BaseException) -> str:

@@ -26,8 +26,8 @@ class Watched(ModelledEngine):
     """Notes, for each request that it is given, the loads of all the engines before it."""
 
     def __init__(self, all_of_them: list[Watched], seen: list[tuple[int, list[int], str]], dies_after: int) -> None:
-        # the more run beside each other, the longer each takes; seeds spread the lengths
-        super().__init__(lambda r: (1.0 + len(self._running) / 32) * (1 + r.sampling.seed % 7))
+        # the more run beside each other, the longer each takes for a token; an engine is as fast as another
+        super().__init__(lambda r: (1.0 + len(self._running) / 32) * r.sampling.max_new_tokens, tokens=7)
         self._all, self._seen, self._dies_after = all_of_them, seen, dies_after
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -61,10 +61,10 @@ def play(
 
             async def member(at: float, group: int, number: int) -> float:
                 await asyncio.sleep(at)
-                sampling = SamplingParams(max_new_tokens=4, seed=GROUP * group + number)
+                sampling = SamplingParams(max_new_tokens=1 + (GROUP * group + number) % 7)
                 key = f"group {group}" if keyed else ""
                 request = GenerateRequest(f"{group}/{number}", np.array([7], np.int32), sampling, affinity=key)
-                assert len((await pool.generate(request, 1)).token_ids) == 4
+                assert len((await pool.generate(request, 1)).token_ids) == sampling.max_new_tokens
                 return loop.time() - at
 
             async def hold(at: float) -> None:

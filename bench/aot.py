@@ -37,6 +37,9 @@ ARCHITECTURES["two layers"] = replace(ARCHITECTURES["Qwen2.5-1.5B"], num_layers=
 ARCHITECTURES["two layers with experts"] = Architecture(
     "qwen3_moe", 32_000, 1024, 3072, 2, 8, 4, 128, qk_norm=True, experts=Experts(16, 2, 512)
 )
+ARCHITECTURES["two layers of Qwen3-30B-A3B"] = Architecture(
+    "qwen3_moe", 151936, 2048, 6144, 2, 32, 4, 128, rope_theta=1e6, qk_norm=True, experts=Experts(128, 8, 768)
+)
 ARCHITECTURES["small"] = Architecture("qwen3", 512, 256, 512, 2, 4, 2, 128, qk_norm=True)
 LITTLE_EFFORT: dict[str, Any] = (
     {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
@@ -94,6 +97,8 @@ CASES = {
         Case("Qwen3-32B", "h100:8x8", {"fsdp": 8, "tensor": 8}, 64, 8192),
         Case("Qwen3-32B", "h100:8x8", {"fsdp": 32, "sequence": 2}, 32, 16384),
         Case("Qwen3-32B", "h100:8x8", {"fsdp": 8, "sequence": 2, "tensor": 4}, 64, 8192),
+        Case("two layers of Qwen3-30B-A3B", "h100:8", {"expert": 8}, 8, 2048),
+        Case("two layers of Qwen3-30B-A3B", "h100:8", {"fsdp": 2, "expert": 4}, 8, 2048),
     ],
     "test": [
         Case("two layers", "v5e:2x4", mesh, 8, 2048)

@@ -38,7 +38,7 @@ class RunDir:
 
     @property
     def teachers(self) -> Path:
-        """What served teachers have answered, by name and step."""
+        """Answers of served teachers, by name and step."""
         return self.root / "teachers"
 
     def announced_path(self, published: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from rljax.ledger.announced import Announced
 from rljax.rollout.async_utils import all_or_none
 from rljax.rollout.engine_events import Answered, EngineEvents
-from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, raise_unless, scored
+from rljax.rollout.engine_slot import EngineFactory, EngineSlot, Scored, raise_unless
 from rljax.rollout.engine_speed import loads
 from rljax.rollout.listener import Listener, Tell, join, remaining
 from rljax.rollout.recent_versions import RecentVersions
@@ -184,15 +184,17 @@ class EnginePool:
                 whole = join(parts)
                 return dataclasses.replace(whole, finish_reason="length") if whole.finish_reason == "abort" else whole
 
-    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> list[Scored]:
-        """Returns the log-probabilities of these tokens by every live engine, at least one; see `Engine.score`.
+    async def score(
+        self, token_ids: np.ndarray, routes: np.ndarray | None = None, most: int | None = None
+    ) -> list[Scored]:
+        """Returns the log-probabilities of these tokens by every live engine, at least one, or by so many at ``most``,
+        those with the fewest such questions; see `Engine.score`.
 
         Raises:
             EngineError: no engine is left.
         """
-        what = f"the log-probabilities of {len(token_ids)} tokens"
         while True:
-            asked = [slot.ask(what, lambda engine: scored(engine, token_ids, routes)) for slot in self._live_slots()]
+            asked = [s.score(token_ids, routes) for s in sorted(self._live_slots(), key=lambda s: s.questions)[:most]]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             if scores := [outcome for outcome in raise_unless(EngineError, outcomes) if outcome is not None]:
                 return scores

@@ -78,6 +78,7 @@ class EngineSlot:
         requests: the requests that it runs, with the time-out that recalls each.
         affinities: how many of these have which affinity key.
         speed: of the engine, by its answers.
+        questions: calls of `score` that run or wait.
         serves: the version that the engine has loaded, or its successor that is being made ready; None before.
         since: the first version that this engine has loaded; None before: of older ones it holds none.
         replacement: the task that starts a successor; None unless the slot is empty.
@@ -99,6 +100,8 @@ class EngineSlot:
         self.requests: dict[str, asyncio.Timeout] = {}
         self.affinities: Counter[str] = Counter()
         self.speed = EngineSpeed()
+        self.questions = 0
+        self._question = asyncio.Lock()
         self.serves: Announced | None = None
         self.since: Announced | None = None
         self.replacement: asyncio.Task[None] | None = None
@@ -166,6 +169,18 @@ class EngineSlot:
         if not self._has_slot(engine):
             raise EngineError(f"engine {self.index} was given up meanwhile")
         return answer
+
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None) -> Scored:
+        """Returns the log-probabilities of tokens, like `ask`; one such question at a time, so that who gives up waits
+        no more and the engine is not taken to hang. See `Engine.score`.
+        """
+        what = f"the log-probabilities of {len(token_ids)} tokens"
+        self.questions += 1
+        try:
+            async with self._question:
+                return await self.ask(what, lambda engine: scored(engine, token_ids, routes))
+        finally:
+            self.questions -= 1
 
     async def check(self) -> None:
         """Asks the engine for a sign of life, like `ask`."""

@@ -23,6 +23,7 @@ def test_an_engine_that_refuses_what_others_load_is_replaced_while_they_go_on(tm
         await asyncio.sleep(1.0)
         await pool.load(V1)
         assert (loop.time(), pool.serving) == (1.0, V1)
+        assert len(await pool.score(np.arange(3), most=1)) == 1
         assert (await pool.generate(request("b", min_version=1), 1)).versions.tolist() == [1] * 4
         await asyncio.gather(*running)
         await asyncio.sleep(21.0)

@@ -57,7 +57,7 @@ async def answers(
 
 async def _scored(pool: EnginePool, prompt: np.ndarray) -> Completion:
     """Returns a prompt as an answer, with its log-probabilities; that of its first token nobody knows (NaN)."""
-    one = (await pool.score(prompt))[0]
+    (one,) = await pool.score(prompt, most=1)
     pool.forgive()
     logprobs = np.concatenate([np.full(1, np.nan, np.float32), one.logprobs])
     return Completion(prompt, logprobs, np.full(len(prompt), one.version, np.int32), "length")

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import math
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -18,6 +19,7 @@ SEEDS = 2**31
 """Environment seeds are below this: many environments take seeds of 32 bits."""
 
 _UNMADE = "cannot be made:"
+_registry = threading.RLock()  # a package that is imported may look an environment up itself
 
 
 class EnvironmentFailure(Exception):
@@ -195,17 +197,23 @@ def check_registered(env_id: str) -> None:
         EnvironmentRaised: there is no such environment; it says what `LocalEnvironment` would.
     """
     with _wrapping_errors(env_id, _UNMADE):
-        from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, spec
-
-        space, name, version = parse_env_id(_imported(env_id))
-        spec(get_env_id(space, name, find_highest_version(space, name) if version is None else version))
+        _registered(env_id)
 
 
 def _make(spec: EnvironmentSpec) -> Any:
     import gymnasium
 
     # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
-    return gymnasium.make(_imported(spec.id), disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
+    return gymnasium.make(_registered(spec.id), disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
+
+
+def _registered(env_id: str) -> Any:
+    """Returns gymnasium's specification of an environment; its newest version where the id says none."""
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, spec
+
+    with _registry:  # gymnasium goes through all that are registered, and another thread may be registering some
+        space, name, version = parse_env_id(_imported(env_id))
+        return spec(get_env_id(space, name, find_highest_version(space, name) if version is None else version))
 
 
 def _imported(env_id: str) -> str:

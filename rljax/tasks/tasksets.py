@@ -341,6 +341,11 @@ def _open(config: TasksetConfig, columns: Columns, on_bad_row: str, role: Role, 
         raise _unread(source, key, error) from error
 
 
+def is_of_hub(config: RowsConfig) -> bool:
+    """Returns whether rows are of the Hugging Face hub, which may take long to answer."""
+    return config.source.startswith(_HUB)
+
+
 def _parts(source: str) -> list[str]:
     """Returns the files of a source of several; of any other itself."""
     return [part.strip() for part in source.split(",")] if "," in source and _is_stored(source) else [source]
@@ -365,7 +370,7 @@ def _side(config: TasksetConfig, role: Role, key: str) -> str:
 
 def _option_refusals(config: RowsConfig, key: str) -> Refusals:
     """Yields options that the source would not read."""
-    hub, stored = config.source.startswith(_HUB), _is_stored(config.source)
+    hub, stored = is_of_hub(config), _is_stored(config.source)
     generated = config.source in GENERATORS or config.source.startswith(_GYM)
     if not (hub or generated or stored):
         return  # no source at all: that is said when it is opened

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rljax.config.extras import GENERATE, extra_refusals, generates, missing
+from rljax.config.extras import GENERATE, extra_refusals, generates, missing, opened_rows
 from rljax.config.refusals import Refusals, collected, joined, refused_by, table
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.validate import ConfigError
@@ -27,7 +27,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.tasks.rewards.registry import known_rewards
 from rljax.tasks.rewards.runner import RewardRunner
 from rljax.tasks.task import BadRow, Taskset
-from rljax.tasks.tasksets import Role, load_taskset
+from rljax.tasks.tasksets import Role, is_of_hub, load_taskset
 
 _LEARN = ("both", "train", "replay")
 """Modes that compute on the learner's devices; those with engines are told by `generates`."""
@@ -55,8 +55,10 @@ def check_start(config: Config, tasksets: Tasksets) -> None:
 
 
 def _start_refusals(config: Config, tasksets: Tasksets) -> Refusals:
-    yield from (*refused_by(check_devices, config), *file_refusals(config), *taskset_refusals(config))
-    yield from _unsaid_of_tasks(config, tasksets)
+    refused = [*refused_by(check_devices, config), *file_refusals(config), *taskset_refusals(config)]
+    yield from refused
+    if not (refused and any(map(is_of_hub, opened_rows(config).values()))):  # who waits for a download hears the rest
+        yield from _unsaid_of_tasks(config, tasksets)
 
 
 def _unsaid_of_tasks(config: Config, tasksets: Tasksets) -> Refusals:

@@ -43,6 +43,7 @@ from rljax.pipeline.assemble.devices import (
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
+from rljax.tasks import tasksets
 from sidecar.hosting.local import LocalEngineLauncher
 from tests.pipeline.assemble.laptop import without_gpu
 from tests.waiting import HANGS
@@ -318,7 +319,7 @@ def test_devices_that_are_not_there_are_told_of_before_a_hub_is_asked(
 ) -> None:
     """Of a pair of Trinity's, whose tasks are of a hub."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setattr(tasksets, "hub_rows", lambda *_: pytest.fail("the hub was asked"))
     seeds = ROOT / "tests" / "data" / "seeds"
     config = load_config(f"{seeds / 'explorer.yaml'},{seeds / 'trainer.yaml'}", {"run_dir": str(tmp_path / "run")})
     with pytest.raises(ConfigError, match=r"sidecar\.devices='gpu:4-7': this machine has 0 GPUs"):

@@ -99,6 +99,7 @@ CASES = {
         Case("Qwen3-32B", "h100:8x8", {"fsdp": 8, "sequence": 2, "tensor": 4}, 64, 8192),
         Case("two layers of Qwen3-30B-A3B", "h100:8", {"expert": 8}, 8, 2048),
         Case("two layers of Qwen3-30B-A3B", "h100:8", {"fsdp": 2, "expert": 4}, 8, 2048),
+        Case("two layers with experts", "h100:8", {"fsdp": 2, "expert": 4}, 8, 2048),
     ],
     "test": [
         Case("two layers", "v5e:2x4", mesh, 8, 2048)

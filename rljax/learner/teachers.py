@@ -147,7 +147,7 @@ def place_teachers(
     for name, settings in config.algorithm.distill.teachers.items():
         one = given.get(name)
         if one is None:
-            raise ValueError(f"{TEACHERS}.{name}: it was not handed to the learner")
+            raise ValueError(f"{TEACHERS}.{name}: its weights were not handed to the learner")
         if isinstance(one, StoredTeacher):
             objective = PolicyObjective(config, one.architecture, hardware)
             found[name] = _placed(objective, mesh, settings, one)

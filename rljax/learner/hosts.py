@@ -82,6 +82,7 @@ class Hosts:
         self._client = client
         self._timeout = timeout
         self._count = self._shared = 0
+        self._current = ""
         self._stopped = threading.Event()
 
     @property
@@ -143,6 +144,7 @@ class Hosts:
             self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
             if refusal := self._await_leader(f"{key}/go").decode():
                 raise HostsError(refusal)
+            self._current = what
             self.doing(what)
             return 0.0, 0
         began = time.monotonic()
@@ -202,7 +204,7 @@ class Hosts:
             return mine
         self.doing("")  # however long host 0 takes
         self._await_leader(f"{key}/chunks")
-        self.doing(what)
+        self.doing(self._current)
         return self._await_whole(key, f"{self.names[0]} to {what}")
 
     def ask_to_stop(self) -> None:

@@ -30,6 +30,7 @@ from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.weights.parts import owners
 from rljax.weights.publisher import SharedTensors
 from sidecar.channels.versions import TensorInfo, checksum, tensor_info
+from sidecar.errors import first_line
 from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
@@ -223,8 +224,9 @@ def asked_by_leader(hosts: Hosts, ask: Ask | None) -> Ask:
             return None
         try:
             found = np.concatenate([np.zeros(0, np.float32), *ask(trajectories, weights, step)])
-        except TeacherError as error:
-            return _FAILED + str(error).encode()
+        except Exception as error:  # all hosts end by it: they would wait for what never comes
+            said = str(error) if isinstance(error, TeacherError) else f"{type(error).__name__}: {first_line(error)}"
+            return _FAILED + said.encode()
         return _ANSWERED + found.astype(np.float32).tobytes()
 
     def share(trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:

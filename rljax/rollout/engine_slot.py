@@ -178,7 +178,9 @@ class EngineSlot:
         self.questions += 1
         try:
             async with self._question:
-                return await self.ask(what, lambda engine: scored(engine, token_ids, routes))
+                found = await self.ask(what, lambda engine: scored(engine, token_ids, routes))
+            self.answers = True
+            return found
         finally:
             self.questions -= 1
 

@@ -19,13 +19,17 @@ def bearer(key_variable: str | None, error: type[Exception]) -> dict[str, str]:
     """Returns the header that shows the key in an environment variable; none where None is named.
 
     Raises:
-        error: the variable is not set.
+        error: the variable is not set, or has what no header can; the key is not said.
     """
     if key_variable is None:
         return {}
-    key = os.environ.get(key_variable, "")
+    key = os.environ.get(key_variable, "").strip()  # a secret that is mounted may end with its line
     if not key:
         raise error(f"the environment variable {key_variable} (key_variable) is not set")
+    if not (key.isascii() and key.isprintable()):  # what sends it would print it with its refusal
+        raise error(
+            f"the environment variable {key_variable} (key_variable) is no key: it has other than printable ASCII"
+        )
     return {"Authorization": f"Bearer {key}"}
 
 

@@ -153,6 +153,10 @@ def test_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         score(url="http://127.0.0.1:9/v1", retries=1)
     with pytest.raises(JudgeUnavailable, match="write http:// or https:// before it"):
         score(url="127.0.0.1:9/v1")
+    monkeypatch.setenv("MY_JUDGE_KEY", "sk-a\nb")
+    with pytest.raises(JudgeUnavailable, match=r"MY_JUDGE_KEY .* has other than") as caught:
+        score(url="http://127.0.0.1:9/v1", key_variable="MY_JUDGE_KEY")
+    assert "sk-a" not in str(caught.value)
     monkeypatch.delenv("MY_JUDGE_KEY", raising=False)
     with pytest.raises(JudgeUnavailable, match="the environment variable MY_JUDGE_KEY"):
         score(url="http://127.0.0.1:9/v1", key_variable="MY_JUDGE_KEY")

@@ -34,9 +34,9 @@ from sidecar.errors import first_line
 from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
-_ANSWERED, _FAILED = b"+", b"-"
 CHECKSUMS, SAVE, WRITTEN = "checksums", "save", "written"
 """Announcements of host 0 about its learner and checkpoints; `rljax.pipeline.follow` does the same on the others."""
+_ANSWERED, _FAILED = b"+", b"-"
 
 
 class LeadingLearner(Learner):

@@ -334,13 +334,7 @@ class Preparation:
             else None,
             values=self.values(aux_state["critic"], others, filled) if self.values else None,
             teachers={
-                name: one.scores(
-                    minibatch.packed,
-                    minibatch.trajectories,
-                    token_weights(one.settings, minibatch.trajectories, minibatch.tasksets),
-                    others,
-                    step,
-                )
+                name: one.scores(minibatch.packed, minibatch.trajectories, minibatch.tasksets, others, step)
                 for name, one in self.teachers.items()
             },
         )

@@ -199,8 +199,9 @@ class Recorded:
         self._directory.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as draft, draft.open("wb") as file:
             np.save(file, answer)
+        oldest = self._oldest()
         for other in self._directory.glob("step-*.npy"):
-            if int(other.name.split("-")[1]) < self._oldest():
+            if int(other.name.split("-")[1]) < oldest:
                 other.unlink(missing_ok=True)
 
 

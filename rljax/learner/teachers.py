@@ -50,14 +50,14 @@ class Teacher(Protocol):
         ...
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], tasksets: Sequence[str], batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """Returns its log-probabilities of a minibatch's trained tokens, sharded as the `places` of the batch are.
 
         Args:
             packed: the minibatch, on the host.
             trajectories: of it.
-            weights: of its reverse KL, for each token of them.
+            tasksets: of those that were sampled, which come first.
             batch: the minibatch, on the mesh.
             step: that it is of.
         """
@@ -91,7 +91,7 @@ class PlacedTeacher:
     score: Score
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], tasksets: Sequence[str], batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """See `Teacher.scores`."""
         return self.score(self.params, batch, np.int32(packed.microbatches))
@@ -113,7 +113,7 @@ class AskedTeacher:
     ask: Ask | None = None
 
     def scores(
-        self, packed: PackedBatch, trajectories: Sequence[Trajectory], weights: TokenValues, batch: Batch, step: int
+        self, packed: PackedBatch, trajectories: Sequence[Trajectory], tasksets: Sequence[str], batch: Batch, step: int
     ) -> Float[Array, "slot row place"]:
         """See `Teacher.scores`.
 
@@ -122,7 +122,10 @@ class AskedTeacher:
         """
         assert self.ask is not None
         sharding: Any = batch.places.sharding
-        return on_mesh(packed.at_places(self.ask(trajectories, weights, step)), sharding)
+        return on_mesh(
+            packed.at_places(self.ask(trajectories, token_weights(self.settings, trajectories, tasksets), step)),
+            sharding,
+        )
 
     def program(self, batch: Batch) -> tuple[Any, Params] | None:
         """See `Teacher.program`."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from rljax.learner.teachers import AskedTeacher, StoredTeacher, TokenValues
 from rljax.models.hf_names import to_hf
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.trajectory import Group, TaskId, Trajectory
+from tests.endpoint import Answering, answering
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
 from tests.pipeline.serve.lab import Served, serving
 
@@ -130,39 +128,14 @@ def test_a_wrong_key_and_one_that_is_not_there_are_refused_at_once(
         open_teachers(config, served.run.model)
 
 
-class Answers(ThreadingHTTPServer):
-    """Gives these answers, each once, the last again and again."""
-
-    answers: list[tuple[int, Any]]
-    daemon_threads = True
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Answers
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        status, body = self.server.answers[0] if len(self.server.answers) == 1 else self.server.answers.pop(0)
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def answers() -> Iterator[Answers]:
-    with Answers(("127.0.0.1", 0), _Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def answers() -> Iterator[Answering]:
+    with answering() as state:
+        yield state
 
 
-def asking(server: Answers, seconds: float) -> Endpoint:
-    url = f"http://user:secret@127.0.0.1:{server.server_port}/v1"
+def asking(server: Answering, seconds: float) -> Endpoint:
+    url = server.url.replace("//", "//user:secret@")
     return Endpoint("big", TeacherConfig(url=url, model="m"), seconds)
 
 
@@ -170,7 +143,7 @@ def scored(*logprobs: float | None) -> dict[str, Any]:
     return {"choices": [{"logprobs": {"token_logprobs": list(logprobs), "tokens": ["a"] * len(logprobs)}}]}
 
 
-def test_one_that_is_busy_is_asked_again(answers: Answers) -> None:
+def test_one_that_is_busy_is_asked_again(answers: Answering) -> None:
     answers.answers = [(503, "busy"), (429, "busy"), (200, scored(None, -1.5, -2.5))]
     (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
     assert found.tolist() == [-1.5, -2.5]
@@ -180,7 +153,7 @@ def test_one_that_is_busy_is_asked_again(answers: Answers) -> None:
     assert asking(answers, 60.0).scores([]) == []
 
 
-def test_one_that_stays_away_or_says_nothing_ends_the_run_by_name(answers: Answers) -> None:
+def test_one_that_stays_away_or_says_nothing_ends_the_run_by_name(answers: Answering) -> None:
     answers.answers = [(503, "busy")]
     with pytest.raises(TeacherAway, match=r"big: m at http.*status 503: .*, for 0.2 s \(wait_timeout\)") as caught:
         asking(answers, 0.2).scores([np.array([5, 6, 7])])

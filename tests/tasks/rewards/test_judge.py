@@ -1,12 +1,7 @@
 """A judge behind HTTP: what it is asked, and what becomes of one that is down, busy, hangs or lies."""
 
 import asyncio
-import contextlib
-import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -20,63 +15,13 @@ from rljax.tasks.rewards.runner import TASKS_TRIED
 from rljax.tasks.task import Task
 from rljax.tasks.tasksets import load_tasksets
 from rljax.trajectory import TaskId
-
-
-@dataclass
-class Judge:
-    """An endpoint that gives these answers, one after the other, the last again and again."""
-
-    url: str = ""
-    answers: list[Any] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    release: threading.Event = field(default_factory=threading.Event)
-
-    def next(self) -> Any:
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+from tests.endpoint import Answering, answering
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
-    state = Judge()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            state.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            state.keys.append(self.headers["Authorization"])
-            state.paths.append(self.path)
-            answer = state.next()
-            if answer == "hang":
-                state.release.wait(30)
-            if answer == "drip":
-                with contextlib.suppress(OSError):  # who asked has left
-                    self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: 9999\r\n\r\n")
-                    while not state.release.wait(0.05):
-                        self.wfile.write(b" ")
-                return
-            status, body = answer if isinstance(answer, tuple) else (200, answer)
-            if isinstance(body, str):
-                body = {"choices": [{"message": {"content": body}}]}
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 256
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        state.url = f"http://127.0.0.1:{server.server_port}/v1"
+def judge() -> Iterator[Answering]:
+    with answering() as state:
         yield state
-        state.release.set()
-        server.shutdown()
 
 
 def score(response: str = "Paris", limit: float = 20.0, count: int = 1, **args: Any) -> list[Reward]:
@@ -92,7 +37,7 @@ def score(response: str = "Paris", limit: float = 20.0, count: int = 1, **args: 
     return asyncio.run(main())
 
 
-def test_what_the_judge_is_asked_and_how_its_rating_is_read(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_judge_is_asked_and_how_its_rating_is_read(judge: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_JUDGE_KEY", "secret-7")
     judge.answers = ["It is right, though [[3]] was near. [[ 7.5 ]]"]
     (found,) = score("{answer}", url=judge.url + "/", key_variable="MY_JUDGE_KEY", max_tokens=9)
@@ -106,7 +51,7 @@ def test_what_the_judge_is_asked_and_how_its_rating_is_read(judge: Judge, monkey
         assert text in message["content"]
 
 
-def test_a_rating_of_ones_own(judge: Judge) -> None:
+def test_a_rating_of_ones_own(judge: Answering) -> None:
     judge.answers = ["verdict=2"]
     (found,) = score(url=judge.url, template="{response}", pattern=r"verdict=(\d)", low=1.0, high=5.0)
     assert found.score == 0.25
@@ -114,7 +59,7 @@ def test_a_rating_of_ones_own(judge: Judge) -> None:
     assert judge.keys == [None]
 
 
-def test_one_that_is_busy_or_fails_is_asked_again(judge: Judge) -> None:
+def test_one_that_is_busy_or_fails_is_asked_again(judge: Answering) -> None:
     judge.answers = [(503, "down"), (429, "busy"), (200, {"odd": 1}), "no rating", "[[10]]"]
     assert score(url=judge.url)[0].score == 1.0
     assert len(judge.asked) == 5
@@ -130,7 +75,7 @@ def test_one_that_is_busy_or_fails_is_asked_again(judge: Judge) -> None:
         ((404, "x"), "status 404", 1),
     ],
 )
-def test_one_that_stays_so_fails_the_trajectory_by_name(answer: Any, reason: str, tries: int, judge: Judge) -> None:
+def test_one_that_stays_so_fails_the_trajectory_by_name(answer: Any, reason: str, tries: int, judge: Answering) -> None:
     judge.answers = [answer]
     with pytest.raises(JudgeUnavailable, match=rf"reward 'llm_judge': judge judge at {judge.url}: {reason}"):
         score(url=judge.url, retries=2)
@@ -162,7 +107,7 @@ def test_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         score(url="http://127.0.0.1:9/v1", key_variable="MY_JUDGE_KEY")
 
 
-def test_one_that_hangs(judge: Judge) -> None:
+def test_one_that_hangs(judge: Answering) -> None:
     judge.answers = ["hang"]
     with pytest.raises(JudgeUnavailable, match=r"no answer within 0\.2 s \(2 tries\)"):
         score(url=judge.url, seconds=0.2, retries=1)
@@ -170,13 +115,13 @@ def test_one_that_hangs(judge: Judge) -> None:
         score(url=judge.url, limit=0.5)
 
 
-def test_one_that_drips_has_no_more_time_than_one_that_hangs(judge: Judge) -> None:
+def test_one_that_drips_has_no_more_time_than_one_that_hangs(judge: Answering) -> None:
     judge.answers = ["drip", "[[5]]"]
     assert score(url=judge.url, seconds=0.5, retries=1, limit=10.0)[0].score == 0.5
     assert len(judge.asked) == 2
 
 
-def test_many_are_asked_side_by_side(judge: Judge) -> None:
+def test_many_are_asked_side_by_side(judge: Answering) -> None:
     judge.answers = ["[[5]]"]
     assert [one.score for one in score(url=judge.url, count=100)] == [0.5] * 100
 
@@ -189,7 +134,7 @@ def test_ratings_and_places() -> None:
     assert filled("{answer} {response} {other}", task, "{answer}") == "{response} {answer} {other}"
 
 
-def test_one_that_gives_no_rating_is_asked_once_a_task_before_a_run(judge: Judge) -> None:
+def test_one_that_gives_no_rating_is_asked_once_a_task_before_a_run(judge: Answering) -> None:
     judge.answers = ["I would rather not."]
     args = {"model": "judge", "url": judge.url, "first_wait": 0.01, "retries": 4}
     rows = TasksetConfig(source="reverse_digits", rewards=("llm_judge",), reward_args={"llm_judge": args})

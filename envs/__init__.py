@@ -6,6 +6,8 @@ their entry points, so that somebody has to call it in every process.
 
 from __future__ import annotations
 
+import importlib
+import threading
 from typing import Any
 
 OTHER_SYMBOLS = {
@@ -17,6 +19,8 @@ OTHER_SYMBOLS = {
     "A": "player",
     "@": "player on target",
 }
+
+_registry = threading.RLock()  # a package that is imported may look an environment up itself
 
 # id -> (where its class is, what it is made with)
 _ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -40,3 +44,24 @@ def register() -> None:
     for name, (entry_point, kwargs) in _ENVIRONMENTS.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=entry_point, kwargs=kwargs)
+
+
+def registered(env_id: str) -> Any:
+    """Returns gymnasium's specification of an environment; its newest version where the id says none.
+
+    Args:
+        env_id: its id; ``PACKAGE:ID`` imports the package first.
+
+    Raises:
+        gymnasium.error.Error: there is none.
+        ImportError: the package cannot be imported.
+    """
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, spec
+
+    with _registry:  # gymnasium goes through all that are registered, and another thread may be registering some
+        register()
+        package, _, full_name = env_id.rpartition(":")
+        if package:
+            importlib.import_module(package)
+        space, name, version = parse_env_id(full_name)
+        return spec(get_env_id(space, name, find_highest_version(space, name) if version is None else version))

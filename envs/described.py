@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envs import checks
+from envs import checks, registered
 from envs.canonical import canonical
 from envs.word_env import WordEnv, rules
 
@@ -57,7 +57,7 @@ class DescribedEnv(WordEnv):
         drawn = observation == "ansi"
         options = checks.options("env_kwargs", env_kwargs) | ({"render_mode": "ansi"} if drawn else {})
         self._success, self._threshold = _checked_success(success, threshold)
-        self._inner = gymnasium.make(checks.text("env_id", env_id), **options)
+        self._inner = gymnasium.make(registered(checks.text("env_id", env_id)), **options)
         try:
             self._first_action = _checked_actions(self._inner, env_id, words)
             self._show: Callable[[Any], str] = _observation_renderer(self._inner, env_id, observation)

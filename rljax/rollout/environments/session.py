@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import math
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Protocol
+
+import envs
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,6 @@ SEEDS = 2**31
 """Environment seeds are below this: many environments take seeds of 32 bits."""
 
 _UNMADE = "cannot be made:"
-_registry = threading.RLock()  # a package that is imported may look an environment up itself
 
 
 class EnvironmentFailure(Exception):
@@ -197,34 +196,14 @@ def check_registered(env_id: str) -> None:
         EnvironmentRaised: there is no such environment; it says what `LocalEnvironment` would.
     """
     with _wrapping_errors(env_id, _UNMADE):
-        _registered(env_id)
+        envs.registered(env_id)
 
 
 def _make(spec: EnvironmentSpec) -> Any:
     import gymnasium
 
     # gymnasium's checks of spaces are left out, and an episode's limits are the caller's.
-    return gymnasium.make(_registered(spec.id), disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
-
-
-def _registered(env_id: str) -> Any:
-    """Returns gymnasium's specification of an environment; its newest version where the id says none."""
-    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, spec
-
-    with _registry:  # gymnasium goes through all that are registered, and another thread may be registering some
-        space, name, version = parse_env_id(_imported(env_id))
-        return spec(get_env_id(space, name, find_highest_version(space, name) if version is None else version))
-
-
-def _imported(env_id: str) -> str:
-    """Imports what registers an environment, and returns its id without the package."""
-    import envs
-
-    envs.register()
-    package, _, name = env_id.rpartition(":")
-    if package:
-        importlib.import_module(package)
-    return name
+    return gymnasium.make(envs.registered(spec.id), disable_env_checker=True, max_episode_steps=-1, **spec.kwargs)
 
 
 @contextlib.contextmanager

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import re
 import sys
-import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 from gymnasium.envs import registration
 
+import envs
 from rljax.config.environments import EnvironmentConfig
 from rljax.config.validate import ConfigError
 from rljax.rollout.environments.hosts import EnvironmentHost, LoopHost, ProcessHost
@@ -340,20 +339,35 @@ def test_an_environment_that_exits_while_it_is_closed_ends_nothing(monkeypatch: 
     made.close()
 
 
-def test_environments_are_looked_up_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("spec", "lookups"),
+    [
+        (EnvironmentSpec("rljax/FrozenLake"), 1),
+        (
+            EnvironmentSpec(
+                "rljax/Described",
+                {
+                    "env_id": "CartPole",
+                    "instruction": "balance",
+                    "actions": ["left", "right"],
+                    "observation": "{observation}",
+                },
+            ),
+            2,
+        ),
+    ],
+)
+def test_environments_are_looked_up_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, spec: EnvironmentSpec, lookups: int
+) -> None:
     """gymnasium goes through its registry, which `envs.register` adds to: in two threads at once one of them fails."""
-    both = threading.Barrier(2)
     looked_up = registration.find_highest_version
-    found: list[bool] = []
+    held: list[bool] = []
 
-    def meet(*args: Any) -> Any:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.2)
-            found.append(True)
+    def watched(*args: Any) -> Any:
+        held.append(envs._registry._is_owned())
         return looked_up(*args)
 
-    monkeypatch.setattr(registration, "find_highest_version", meet)
-    with ThreadPoolExecutor(2) as threads:
-        made = [*threads.map(lambda _: LocalEnvironment(EnvironmentSpec("rljax/FrozenLake")), range(2))]
-    assert found == []
-    assert {one.env.spec.id for one in made} == {"rljax/FrozenLake-v0"}
+    monkeypatch.setattr(registration, "find_highest_version", watched)
+    LocalEnvironment(spec).close()
+    assert held == [True] * lookups

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Sequences that are asked about side by side."""
-_FIRST_WAIT, _LONGEST_WAIT, _ONE_TRY = 0.5, 8.0, 300.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
+_FIRST_TRY = 300.0  # a connection that has died unseen answers never; each further try has twice as long
 
 
 class TeacherError(RuntimeError):
@@ -50,18 +51,14 @@ class Endpoint:
         where: names it in errors.
     """
 
-    def __init__(self, name: str, settings: TeacherConfig, seconds: float) -> None:
-        """Takes the keys of the teacher ``name``, and the seconds in which a sequence has to be answered, all tries
-        together.
-
-        Raises:
-            TeacherError: the variable of its key is not set.
+    def __init__(self, name: str, settings: TeacherConfig, seconds: float, limit: str = "wait_timeout") -> None:
+        """Takes the keys of the teacher ``name``, the seconds in which a sequence has to be answered, all tries
+        together, and what errors call that limit.
         """
         self.where = f"{TEACHERS}.{name}: {settings.model} at {without_passwords(str(settings.url))}"
         self._address = f"{str(settings.url).rstrip('/')}/completions"
         self._settings = settings
-        self._seconds = seconds
-        self._headers = bearer(settings.key_variable, TeacherError)
+        self._seconds, self._limit = seconds, limit
         self._away = ""
 
     def logprobs(self, trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
@@ -110,6 +107,7 @@ class Endpoint:
         return [str(text) for text in texts[: len(token_ids)]] if isinstance(texts, list) else []
 
     def _answers(self, sequences: Sequence[np.ndarray]) -> list[Any]:
+        self._away = ""
         # A thread of its own: that of a notebook has an event loop running already. None waits for it at an interrupt.
         made: Future[list[Any]] = Future()
 
@@ -125,28 +123,30 @@ class Endpoint:
     async def _ask_all(self, sequences: Sequence[np.ndarray]) -> list[Any]:
         import httpx
 
-        room = asyncio.Semaphore(AT_ONCE)
+        room, headers = asyncio.Semaphore(AT_ONCE), bearer(self._settings.key_variable, TeacherError)
         async with httpx.AsyncClient(limits=httpx.Limits(max_connections=AT_ONCE)) as client:
 
             async def one(ids: np.ndarray) -> Any:
                 async with room:
-                    return await self._ask(client, ids)
+                    return await self._ask(client, headers, ids)
 
             return await asyncio.gather(*map(one, sequences))
 
-    async def _ask(self, client: httpx.AsyncClient, ids: np.ndarray) -> Any:
+    async def _ask(self, client: httpx.AsyncClient, headers: dict[str, str], ids: np.ndarray) -> Any:
         body = {"model": self._settings.model, "prompt": [int(token) for token in ids], "max_tokens": 0}
         body |= {"echo": True, "logprobs": 0}
-        deadline, wait = time.monotonic() + self._seconds, _FIRST_WAIT
+        deadline, wait, longest = time.monotonic() + self._seconds, _FIRST_WAIT, _FIRST_TRY
         while True:
-            left = min(max(deadline - time.monotonic(), 0.001), _ONE_TRY)
-            answer, reason = await asked(client, self._address, body, self._headers, left, self.where, TeacherError)
+            begun = time.monotonic()
+            left = min(max(deadline - begun, 0.001), longest)
+            answer, reason = await asked(client, self._address, body, headers, left, self.where, TeacherError)
             if answer is not None:
-                self._away = ""
                 return answer
             if time.monotonic() + wait > deadline:
-                raise TeacherAway(f"{self.where}: {reason}, for {self._seconds:g} s (wait_timeout); start it again")
-            if not self._away:  # said once until it answers again
+                raise TeacherAway(f"{self.where}: {reason}, for {self._seconds:g} s ({self._limit}); start it again")
+            if time.monotonic() - begun >= left:
+                longest *= 2
+            if not self._away:  # said once a batch
                 self._away = reason
                 log.warning("%s: %s; it is asked again for %g s", self.where, reason, self._seconds)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # so that not all come back at once

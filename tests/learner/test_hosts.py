@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from jax._src.lib import _jax
 
 from rljax.learner.hosts import HostLost, Hosts, HostsError, means_loss
+from rljax.learner.leading import asked_by_leader
+from rljax.learner.served import TeacherAway, TeacherError
+from rljax.learner.teachers import Ask, TokenValues
+from rljax.trajectory import Trajectory
 from tests.e2e.program import free_port
+from tests.learner.made_up import make_groups, trajectories_of
 
 Start = Callable[..., list[Hosts]]
 
@@ -130,3 +136,31 @@ def test_a_loss_is_one_whatever_it_is_told_as() -> None:
         assert means_loss(error)
     assert not means_loss(OSError("disk full"))
     assert not issubclass(HostsError, RuntimeError), "which a publisher makes its own error of"
+
+
+def test_all_hear_what_a_teacher_says_to_host_0_or_why_it_says_nothing(start: Start) -> None:
+    groups = trajectories_of(make_groups(1, groups=1))
+    weights = [np.ones(len(one.token_ids), np.float32) for one in groups]
+    outcomes: list[Any] = [ValueError("two\nlines"), TeacherAway("big: no answer"), None]
+
+    def ask(trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
+        if outcomes[step] is not None:
+            raise outcomes[step]
+        return [np.arange(len(one.token_ids), dtype=np.float32) for one in trajectories]
+
+    first, second = start(2)
+    asks = [asked_by_leader(first, ask), asked_by_leader(second, None)]
+
+    def heard(step: int) -> list[Any]:
+        def one(share: Ask) -> Any:
+            try:
+                return [values.tolist() for values in share(groups, weights, step)]
+            except TeacherError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(one, asks))
+
+    assert heard(0) == ["ValueError: two"] * 2
+    assert heard(1) == ["big: no answer"] * 2
+    assert heard(2) == [[list(range(len(one.token_ids))) for one in groups]] * 2

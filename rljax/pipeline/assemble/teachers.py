@@ -54,7 +54,8 @@ def open_teachers(
         if hosts is None or hosts.leads:
             try:
                 if config.mode != "replay":  # which asks nothing that was answered
-                    check_served(Endpoint(name, settings, min(TRIAL_SECONDS, config.wait_timeout)), config, model)
+                    seconds = min(TRIAL_SECONDS, config.wait_timeout)
+                    check_served(Endpoint(name, settings, seconds, "before a run starts"), config, model)
             except TeacherAway:
                 raise
             except TeacherError as error:
@@ -87,7 +88,7 @@ def check_served(endpoint: Endpoint, config: Config, model: Model) -> None:
     tokenizer, last = model.tokenizer, model.architecture.vocab_size - 1
     special = set(tokenizer.all_special_ids)
     plain = np.array(sorted({token for token in tokenizer.get_vocab().values() if token < last} - special))
-    chosen = plain[np.linspace(0, len(plain) - 1, min(_TRIED, len(plain))).astype(int)]
+    chosen = plain[np.linspace(0, len(plain) - 1, min(_TRIED, len(plain), config.longest - 1)).astype(int)]
     ids = np.append(np.resize(chosen, config.longest - 1), last).astype(np.int32)
     said = [(int(token), text) for token, text in zip(ids[:-1], endpoint.texts(ids), strict=False)]
     compared = [(token, text, tokenizer.decode([token]).strip()) for token, text in said if text != f"token_id:{token}"]

@@ -14,6 +14,7 @@ from rljax.config.distill import TEACHERS
 from rljax.config.engines import ENGINES
 from rljax.config.refusals import Refusals, changed, joined, refused_by
 from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig
+from rljax.config.secrets import without_passwords
 from rljax.config.sizes import minibatches_per_step, rows_per_trajectory
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
@@ -176,7 +177,8 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
     for name, teacher in config.algorithm.distill.served.items():
-        yield f"teacher  {name} is asked at {teacher.url}: the time that it takes is not counted"
+        url = without_passwords(str(teacher.url))
+        yield f"teacher  {name} is asked at {url}: the time that it takes is not counted"
     yield from _idle(estimate, target, placement)
     for line in estimate.dropped():
         yield f"replicated: {line}"

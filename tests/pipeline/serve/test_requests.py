@@ -73,6 +73,8 @@ def test_every_option_reaches_the_engine(reader: Reader) -> None:
 def test_what_changes_nothing_is_taken(reader: Reader) -> None:
     neutral = {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {}, "min_p": 0}
     completion(reader, **neutral, echo=False, suffix="", best_of=1)
+    alone = {"temperature": 0, "top_p": 1, "top_k": -1, "stop": [], "stream": False}
+    completion(reader, **alone, echo=True, max_tokens=0, logprobs=0)
     chat(reader, **neutral, tools=[], tool_choice="none", response_format={"type": "text"})
 
 
@@ -114,7 +116,12 @@ BAD = [
         "stream",
         "nothing is sampled; leave it out",
     ),
-    ("completion", {"echo": True, "logprobs": 0, "max_tokens": 0, "top_p": 1}, "top_p", "nothing is sampled; leave it"),
+    (
+        "completion",
+        {"echo": True, "logprobs": 0, "max_tokens": 0, "top_p": 0.9},
+        "top_p",
+        "nothing is sampled; leave it",
+    ),
     ("completion", {"echo": 1}, "echo", "write true or false"),
     ("completion", {"best_of": 3}, "best_of", "not supported; leave it out or write 1"),
     ("completion", {"presence_penalty": 0.5}, "presence_penalty", "not supported; leave it out or write 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ import jax
 import numpy as np
 import pytest
 
+import rljax.learner.served as served_teachers
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, DistillConfig, TeacherConfig
 from rljax.learner.learner import Learner
 from rljax.learner.served import Endpoint, Recorded, TeacherAway, TeacherError
 from rljax.learner.teachers import AskedTeacher, StoredTeacher, TokenValues
 from rljax.models.hf_names import to_hf
-from rljax.pipeline.assemble.teachers import open_teachers
+from rljax.pipeline.assemble.teachers import check_served, open_teachers
 from rljax.trajectory import Group, TaskId, Trajectory
 from tests.endpoint import Answering, answering
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
@@ -126,6 +128,7 @@ def test_a_wrong_key_and_one_that_is_not_there_are_refused_at_once(
     monkeypatch.delenv(KEY)
     with pytest.raises(ConfigError, match=f"the environment variable {KEY}"):
         open_teachers(config, served.run.model)
+    assert "big" in open_teachers(dataclasses.replace(config, mode="replay"), served.run.model), "it asks nothing"
 
 
 @pytest.fixture
@@ -151,6 +154,39 @@ def test_one_that_is_busy_is_asked_again(answers: Answering) -> None:
     (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
     assert found.tolist() == [-1.5, -2.5]
     assert asking(answers, 60.0).scores([]) == []
+
+
+def test_one_that_takes_longer_than_a_try_is_given_twice_as_long(
+    answers: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    async def slow(client: Any, address: str, body: Any, headers: Any, seconds: float, *_: Any) -> tuple[Any, str]:
+        given.append(seconds)
+        if len(given) == 3:
+            return scored(None, -1.5, -2.5), ""
+        await asyncio.sleep(seconds)
+        return None, "no answer"
+
+    monkeypatch.setattr(served_teachers, "asked", slow)
+    monkeypatch.setattr(served_teachers, "_FIRST_TRY", 0.01)
+    monkeypatch.setattr(served_teachers, "_FIRST_WAIT", 0.0)
+    (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
+    assert (found.tolist(), given) == ([-1.5, -2.5], [0.01, 0.02, 0.04])
+
+
+def test_a_short_trial_is_about_tokens_from_all_over_the_vocabulary(
+    served: Served, settings: TeacherConfig, answers: Answering
+) -> None:
+    config = dataclasses.replace(served.run.config, algorithm=taught(settings).algorithm)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, sequence_length=17))
+    answers.answers = [(200, scored(*[-1.0] * 17))]
+    with pytest.raises(ConfigError, match="is 'a' there"):
+        check_served(asking(answers, 60.0), config, served.run.model)
+    *tried, last = answers.asked[0]["prompt"]
+    known = served.run.model.architecture.vocab_size
+    assert len(tried) == config.longest - 1
+    assert (last, tried[0] < known / 8, tried[-1] > 7 * known / 8) == (known - 1, True, True)
 
 
 def test_one_that_stays_away_or_says_nothing_ends_the_run_by_name(answers: Answering) -> None:

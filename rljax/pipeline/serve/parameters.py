@@ -90,7 +90,13 @@ class Reader:
             return self._asked(fields, prompts, n, "max_tokens", budget, wanted is not None, COMPLETION_TOKENS)
         if budget != 0 or wanted is None or n != 1:
             raise BadRequest("a prompt is scored alone; write max_tokens=0, logprobs=0 and n=1", "echo")
-        neutral = {"temperature": (0, 1), "top_p": (1,), "top_k": (-1, 0), "stop": ([],), "stream": (False,)}
+        neutral: dict[str, tuple[Any, ...]] = {
+            "temperature": (0, 1),
+            "top_p": (1,),
+            "top_k": (-1, 0),
+            "stop": ([],),
+            "stream": (False,),
+        }
         for name in ("seed", "stream_options", *neutral):
             fields.only(name, *neutral.get(name, ()), why="nothing is sampled")
         asked = self._asked(fields, prompts, n, "max_tokens", None, True, COMPLETION_TOKENS)

@@ -156,6 +156,12 @@ def test_one_that_is_busy_is_asked_again(answers: Answering) -> None:
     assert asking(answers, 60.0).scores([]) == []
 
 
+def test_nothing_is_asked_about_tokens_of_no_weight(answers: Answering) -> None:
+    some = trajectories_of(make_groups(1, groups=1))
+    found = asking(answers, 60.0).logprobs(some, [np.zeros(len(t.token_ids), np.float32) for t in some], 0)
+    assert (answers.asked, [one.any() for one in found]) == ([], [False] * len(some))
+
+
 def test_one_that_takes_longer_than_a_try_is_given_twice_as_long(
     answers: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:

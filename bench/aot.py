@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from bench.accelerator.shapes import MODELS
-from rljax.config.schema import Config, LearnerConfig, MeshConfig, ModelConfig
+from rljax.config.schema import Config, LearnerConfig, LoraConfig, MeshConfig, ModelConfig
 from rljax.learner.programs import Program
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.hardware import Hardware
@@ -51,7 +51,9 @@ LITTLE_EFFORT: dict[str, Any] = (
 
 @dataclass(frozen=True)
 class Case:
-    """An update: of which model, for which devices, over which mesh, and rows of a microbatch and their length."""
+    """An update: of which model, for which devices, over which mesh, and rows of a microbatch and their length; of
+    adapters of a rank alone, where there is one.
+    """
 
     model: str
     target: str
@@ -59,6 +61,7 @@ class Case:
     rows: int
     row: int
     dtype: str = "bf16"
+    rank: int | None = None
 
     def config(self) -> Config:
         """Returns the config of a run that has this update."""
@@ -67,7 +70,13 @@ class Case:
             mode="plan",
             rollout_batch_size=1024,
             group_size=4,
-            model=ModelConfig(dtype=self.dtype, remat="full", max_prompt_tokens=half, max_response_tokens=half),
+            model=ModelConfig(
+                dtype=self.dtype,
+                remat="full",
+                max_prompt_tokens=half,
+                max_response_tokens=half,
+                lora=LoraConfig(rank=self.rank),
+            ),
             learner=LearnerConfig(rows_per_microbatch=self.rows, mesh=MeshConfig(**self.mesh)),
         )
 
@@ -90,6 +99,7 @@ CASES = {
     ],
     "gpu": [
         Case("Qwen2.5-1.5B", "h100:1", {}, 8, 8192),
+        Case("Qwen2.5-7B", "h100:1", {}, 1, 2048, rank=32),
         Case("Qwen2.5-7B", "h100:8", {"fsdp": 8}, 8, 8192),
         Case("Qwen2.5-7B", "h100:8", {"fsdp": 2, "tensor": 4}, 8, 8192),
         Case("Qwen2.5-7B", "h100:8", {"fsdp": 2, "sequence": 4}, 2, 32768),
@@ -134,7 +144,8 @@ def compile_cases(cases: list[Case], options: dict[str, Any] | None = None) -> I
 def row_of(case: Case, found: Compiled | str) -> str:
     """Returns a row of the table in `RESULTS.md`."""
     mesh = " · ".join(f"{axis} {size}" for axis, size in case.mesh.items()) or "1"
-    begun = f"| {case.model} | {case.target} | {mesh} | {case.rows} × {case.row} |"
+    model = case.model if case.rank is None else f"{case.model}, rank {case.rank}"
+    begun = f"| {model} | {case.target} | {mesh} | {case.rows} × {case.row} |"
     if isinstance(found, str):
         return f"{begun} {found} |"
     sent = [f"{kind} {count}, {size / GIB:.2f}" for kind, (count, size) in by_kind(found.collectives).items()]

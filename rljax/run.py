@@ -39,7 +39,7 @@ from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
+from rljax.pipeline.assemble.devices import check_shared, frozen_weights, share_gpu_memory, shares_only_accelerator
 from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
@@ -93,8 +93,9 @@ class Run:
             self._db = open_ledger(config, self.run_dir)  # of a run that has begun first: it may not be this config's
             with contextlib.ExitStack() as undo:
                 undo.callback(self._db.close)
-                self.model = model or open_model(config, self.run_dir, progress)
-                check_model(self._db, self.model.fingerprint, config.model.path)
+                model = model or open_model(config, self.run_dir, progress)
+                check_model(self._db, model.fingerprint, config.model.path)
+                self.model = dataclasses.replace(model, frozen=frozen_weights(config, model.architecture))
                 undo.pop_all()
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None

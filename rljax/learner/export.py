@@ -15,7 +15,7 @@ from rljax.learner.objective import DTYPES
 from rljax.learner.programs import Program
 from rljax.models.adapter import adapter_by_name, publishes_adapter, stacked_names
 from rljax.models.common.architecture import Architecture
-from rljax.models.common.lora import merged
+from rljax.models.common.lora import merged_layer
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
@@ -137,7 +137,7 @@ def make_export(architecture: Architecture, dtype: Any) -> Exports:
 
     @jax.jit
     def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
-        tensors = layer_to_hf(merged({key: array[layer] for key, array in layers.items()}), architecture)
+        tensors = layer_to_hf(merged_layer(layers, layer), architecture)
         return {name: x.astype(dtype) for name, x in tensors.items()}
 
     return top, one_layer

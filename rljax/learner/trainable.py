@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,19 +19,50 @@ from rljax.learner.train_step import make_update
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh
+from rljax.models.frozen import FrozenWeights, abstract_frozen, by_key
+from rljax.models.hf_names import check_tensors, place_hf
 from rljax.models.transformer import abstract_params
+from sidecar.fingerprint import fingerprint
+from sidecar.stored import Tensor
 
 
 def abstract_base(config: Config, architecture: Architecture, mesh: Mesh) -> Params | None:
     """Returns shapes, dtypes and shardings of the frozen weights below an adapter, in the dtype that is computed in;
-    None where all weights are trained.
+    None where all weights are trained. On an only device they are those of `FrozenWeights`.
     """
     if config.model.lora.rank is None:
         return None
-    shapes, dtype = abstract_params(architecture), DTYPES[config.model.dtype]
+    dtype = DTYPES[config.model.dtype]
+    if mesh.size == 1:
+        return abstract_frozen(architecture, dtype, mesh.devices.flat[0])
+    shapes = abstract_params(architecture)
     return jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, dtype, sharding=s), shapes, parameter_shardings(shapes, mesh)
     )
+
+
+def read_base(
+    tensors: Mapping[str, Tensor], config: Config, architecture: Architecture, mesh: Mesh, shared: FrozenWeights | None
+) -> tuple[Params, str]:
+    """Reads the frozen weights below an adapter, and returns them with the fingerprint of the model that they are.
+
+    Args:
+        tensors: of the model, by Hugging Face name.
+        config: of the run.
+        architecture: of the model.
+        mesh: of the learner.
+        shared: holds those of an only device for engines too; None: nobody else has them.
+
+    Raises:
+        ValueError: as `place_hf`.
+    """
+    name, dtype = fingerprint(tensors), DTYPES[config.model.dtype]
+    if mesh.size > 1:
+        shardings = parameter_shardings(abstract_params(architecture), mesh)
+        return place_hf(tensors, architecture, shardings, dtype), name
+    check_tensors(tensors, architecture)
+    own = shared or FrozenWeights(architecture, np.dtype(dtype).name, mesh.devices.flat[0])
+    return by_key(own.read(lambda: tensors, name, config.model.dtype)), name
 
 
 class TrainableModel:

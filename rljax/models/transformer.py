@@ -1,6 +1,6 @@
 """The one transformer: a Flax NNX module for all families, used as functions of a plain parameter pytree.
 
-Parameters (float32 masters), with layers stacked on a leading axis L:
+Parameters (float32 masters), with layers stacked on a leading axis L; frozen ones may be a tuple of L arrays instead:
 
     embedding [V, D]
     layers/attention_norm [L, D]       layers/mlp_norm [L, D]
@@ -39,7 +39,7 @@ from rljax.models.common.experts.block import ExpertsBlock
 from rljax.models.common.experts.routing import RouterSums, router_sums
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.linear import PRODUCT
-from rljax.models.common.lora import Adapted
+from rljax.models.common.lora import Adapted, parted, whole_layer
 from rljax.models.common.params import Params
 from rljax.models.common.rope import rotation
 from rljax.models.families.registry import FAMILIES
@@ -153,9 +153,11 @@ def routed_hidden_states(
 
     by_layer = None if routes is None else jnp.moveaxis(routes, 2, 0)
 
-    def layer(x: jax.Array, scanned: tuple[Params, Any, Any]) -> tuple[jax.Array, RouterSums | None]:
-        weights, kind, recorded = scanned
-        block = bind_block(a, weights)
+    stacked, apart = parted(params["layers"])
+
+    def layer(x: jax.Array, scanned: tuple[Params, Any, Any, Any]) -> tuple[jax.Array, RouterSums | None]:
+        weights, number, kind, recorded = scanned
+        block = bind_block(a, whole_layer(weights, apart, number))
         which = 0 if kind is None else kind
         cos, sin = rotations[0] if kind is None else (jnp.stack(each)[which] for each in zip(*rotations, strict=True))
         query, key, value = block.project(x, cos, sin, hardware)
@@ -164,7 +166,8 @@ def routed_hidden_states(
         return x, router_sums(block.routing, segment_ids > 0, recorded) if isinstance(block, ExpertsBlock) else None
 
     x = hardware.residual(scaled(embed(params["embedding"], token_ids, hardware).astype(dtype), a))
-    x, routed = jax.lax.scan(rematerialised(layer, remat), x, (params["layers"], of_layers, by_layer))
+    scanned = stacked, jnp.arange(a.num_layers) if apart else None, of_layers, by_layer
+    x, routed = jax.lax.scan(rematerialised(layer, remat), x, scanned)
     return hardware.gathered(final_norm(params, a, x)), routed
 
 

@@ -16,6 +16,7 @@ from rljax.models.common.hardware import Hardware
 from rljax.models.common.logprobs import token_logprobs
 from rljax.models.common.lora import Adapted
 from rljax.models.common.params import Params
+from rljax.models.common.placing import on_device
 from rljax.models.hf_names import from_hf_by_layer
 from rljax.sampler.sampling import request_uniforms, sample
 
@@ -261,14 +262,4 @@ def place(tensors: Mapping[str, Any], *, architecture: Architecture, dtype: str,
     """Puts tensors by Hugging Face name onto a device, as the parameters that the programs above take: one after the
     other, so that beside the parameters it has one tensor as it was given, and not a model more.
     """
-    return from_hf_by_layer(tensors, architecture, functools.partial(placed, dtype=dtype, device=device))
-
-
-def placed(tensor: Any, transposed: bool, *, dtype: str, device: jax.Device) -> jax.Array:
-    """Puts a tensor onto a device, with the axes of a matrix exchanged where it is told so."""
-    return jax.block_until_ready(_converted(jax.device_put(tensor, device), transposed=transposed, dtype=dtype))
-
-
-@functools.partial(jax.jit, static_argnames=("transposed", "dtype"))
-def _converted(tensor: Array, *, transposed: bool, dtype: str) -> Array:
-    return (tensor.swapaxes(0, 1) if transposed else tensor).astype(jnp.dtype(dtype))
+    return from_hf_by_layer(tensors, architecture, functools.partial(on_device, dtype=dtype, device=device))

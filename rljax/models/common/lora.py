@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +24,7 @@ class Adapted:
     """The matrix ``base + scale · a @ b``, which is never made (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
 
     Attributes:
-        base: the frozen matrix.
+        base: the frozen matrix; of several layers, their stack, or a tuple of one each.
         a: from its rows to the rank.
         b: from the rank to its columns.
         key: of the inputs that `a` is not shown; None: it is shown all.
@@ -94,6 +95,37 @@ def joined(base: Params, trained: Params, scale: float, dropout: float = 0.0, ke
     return {**base, **trained, "layers": layers}
 
 
-def merged(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a layer's parameters, or all of them, with adapters merged into their matrices."""
+def parted(layers: Params) -> tuple[Params, dict[str, tuple[jax.Array, ...]]]:
+    """Parts the weights of layers into those that are stacked, and those that are a tuple of one array a layer. The
+    first have adapters without their base, where that is in the second.
+    """
+    stacked, apart = dict(layers), dict[str, tuple[jax.Array, ...]]()
+    nothing: Any = None
+    for key, w in layers.items():
+        of_base = w.base if isinstance(w, Adapted) else w
+        if isinstance(of_base, tuple):
+            apart[key] = of_base
+            stacked[key] = replace(w, base=nothing) if isinstance(w, Adapted) else None
+    return stacked, apart
+
+
+def whole_layer(stacked: Params, apart: Mapping[str, tuple[jax.Array, ...]], number: Int[Array, ""]) -> Params:
+    """Returns the weights of a layer by its number: its slice of what is stacked, with what is not put where `parted`
+    took it away. One layer's are copied at a time. Can be jitted.
+    """
+    if not apart:
+        return stacked
+    layers = zip(*apart.values(), strict=True)
+    chosen = jax.lax.switch(number, [functools.partial(lambda layer: layer, layer) for layer in layers])
+    put = dict(zip(apart, chosen, strict=True))
+    return {
+        key: replace(w, base=put[key]) if isinstance(w, Adapted) and key in put else put.get(key, w)
+        for key, w in stacked.items()
+    }
+
+
+def merged_layer(layers: Params, number: Int[Array, ""]) -> Params:
+    """Returns the weights of a layer by its number, with adapters merged into their matrices. Can be jitted."""
+    stacked, apart = parted(layers)
+    weights = whole_layer(jax.tree.map(lambda x: x[number], stacked), apart, number)
     return {name: w.merged() if isinstance(w, Adapted) else w for name, w in weights.items()}

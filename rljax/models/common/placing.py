@@ -6,6 +6,7 @@ import functools
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -26,6 +27,16 @@ def on_mesh(array: np.ndarray, sharding: NamedSharding, *, may_alias: bool | Non
         return jax.device_put(array, sharding, may_alias=may_alias)
     # Not by `device_put`, which would compare what each process has by sending all of it round.
     return jax.make_array_from_callback(np.shape(array), sharding, lambda index: np.array(array[index]))
+
+
+def on_device(tensor: Any, transposed: bool, *, dtype: str, device: jax.Device) -> jax.Array:
+    """Puts a tensor onto a device in a dtype, with the axes of a matrix exchanged where it is told so."""
+    return jax.block_until_ready(_converted(jax.device_put(tensor, device), transposed=transposed, dtype=dtype))
+
+
+@functools.partial(jax.jit, static_argnames=("transposed", "dtype"))
+def _converted(tensor: jax.Array, *, transposed: bool, dtype: str) -> jax.Array:
+    return (tensor.swapaxes(0, 1) if transposed else tensor).astype(jnp.dtype(dtype))
 
 
 def readable(tree: Tree) -> Tree:

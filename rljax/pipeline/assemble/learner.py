@@ -163,8 +163,10 @@ def _made(config: Config, model: Model, prompts: Int[np.ndarray, " prompts"] | N
     if hosts is not None:
         hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist()})
         hosts.agree("open the model", {"model": model.fingerprint})
-    given, teachers = (config, model.architecture), open_teachers(config, model, hosts=hosts)
-    return Learner(*given, teachers=teachers) if hosts is None else LeadingLearner(hosts, *given, teachers=teachers)
+    teachers = open_teachers(config, model, hosts=hosts)
+    if hosts is not None:
+        return LeadingLearner(hosts, config, model.architecture, teachers=teachers)
+    return Learner(config, model.architecture, teachers=teachers, frozen=model.frozen)
 
 
 def compile_ahead(learner: Learner, probe: int, prompts: Int[np.ndarray, " prompts"] | None) -> Compilation:

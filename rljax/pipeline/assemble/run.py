@@ -24,6 +24,7 @@ from rljax.models.adapter_files import adapter_directory, check_adapter, load_ad
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.experts.routing import spread_routes
 from rljax.models.files import load_architecture, stored_tensors
+from rljax.models.frozen import FrozenWeights
 from rljax.models.resolve import resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.models.tokenizer import (
@@ -61,6 +62,9 @@ ProgressCallback = Callable[[str, float], None]
 class Model:
     """Directory of the policy and what is read from it without its weights; of the adapter that the run goes on from
     too, where `model.path` is one: then the first is that of its base.
+
+    Attributes:
+        frozen: holds the base of an adapter for learner and engines; None: each has its own.
     """
 
     directory: Path
@@ -68,6 +72,7 @@ class Model:
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
     adapter: Path | None = None
+    frozen: FrozenWeights | None = None
 
     @property
     def fingerprint(self) -> str:

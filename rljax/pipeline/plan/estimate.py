@@ -286,7 +286,7 @@ class Estimate:
         a, tensor = self.architecture, self.mesh.tensor
         return 2 * self.places * math.lcm(a.num_kv_heads, tensor) / tensor * a.head_dim * self.width
 
-    def engine(self, room: float | None = None) -> dict[str, float]:
+    def engine(self, room: float | None = None, *, base: bool = True) -> dict[str, float]:
         """Returns the bytes that one engine takes of each of its devices, by kind. The embedded one places the next
         version, tensor by tensor, while it serves from this one, and resizes its cache array by array; of an adapter's
         versions it has the frozen weights once. Adapters of versions that are held at once count as weights.
@@ -294,10 +294,11 @@ class Estimate:
         Args:
             room: bytes of a device that vLLM may fill: what weights leave of them it takes for the cache, unless
                 ``kv_cache_gib`` says how much; None: what the requests that it may have at once can fill.
+            base: whether it has the frozen weights below its adapters; else it computes with the learner's.
         """
         config, sidecar = self.config, self.config.sidecar
         width, held = BYTES[config.engine_dtype] / sidecar.tensor_parallel_size, versions_held(config)
-        weights = float((self.parameters + held * self.adapter) * width)
+        weights = float((base * self.parameters + held * self.adapter) * width)
         cache = sidecar.max_concurrency * config.context * self.token
         if ENGINES[sidecar.engine].in_process:
             moved = cache / (2 * self.architecture.num_layers)

@@ -13,6 +13,7 @@ from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices, engine_memory_share, shares_gpu_memory
 from rljax.learner.sharding import select_devices
+from rljax.models.adapter import publishes_adapter
 from rljax.pipeline.assemble.devices import JAX_MEMORY_SHARE, device_name, pool_gpus
 from rljax.pipeline.assemble.engines import Before, embedded_devices, local_platform
 from rljax.pipeline.plan.estimate import BYTES, Estimate
@@ -231,7 +232,8 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
     # No program takes all that stays.
     learner = sum(kinds.values()) if peak is None else peak + sum(estimate.standing().values())
     room = engine_room(config, target) if placement.platform == "gpu" else None
-    engine, on_host = sum(estimate.engine(room).values()), placement.platform == "cpu"
+    of_engine = estimate.engine(room, base=not shares_base(estimate, target, placement))
+    engine, on_host = sum(of_engine.values()), placement.platform == "cpu"
     if target.host_only:
         everything = learner * mesh.size + engine * len(placement.engines) + sum(one.everywhere for one in scorers)
         what = "learner, engines, judges and reward models" if scorers else "learner and engines"
@@ -260,10 +262,23 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
 
 def handed_over(estimate: Estimate, target: Target, placement: Placement) -> float:
     """Returns the bytes of the version that engines on the learner's only device are handed there, and no file."""
-    alone = estimate.mesh.size == 1 and placement.names == learner_names(estimate.config, target)
-    if not alone or placement.own_process or placement.platform == "cpu" or estimate.config.sync_method != "checkpoint":
+    if not _on_only_device(estimate, target, placement) or estimate.config.sync_method != "checkpoint":
         return 0.0
-    return float(estimate.parameters * BYTES[estimate.config.resolved_sync_dtype])
+    numbers = estimate.adapter if publishes_adapter(estimate.config) else estimate.parameters
+    return float(numbers * BYTES[estimate.config.resolved_sync_dtype])
+
+
+def shares_base(estimate: Estimate, target: Target, placement: Placement) -> bool:
+    """Returns whether engines compute with the frozen weights of the learner; see `FrozenWeights`."""
+    config = estimate.config
+    alike = publishes_adapter(config) and config.engine_dtype == config.model.dtype
+    return alike and _on_only_device(estimate, target, placement)
+
+
+def _on_only_device(estimate: Estimate, target: Target, placement: Placement) -> bool:
+    """Returns whether engines are threads of the learner's process on its only device, which is no CPU."""
+    alone = estimate.mesh.size == 1 and placement.names == learner_names(estimate.config, target)
+    return alone and not placement.own_process and placement.platform != "cpu"
 
 
 def _fullest(scorers: Sequence[Scorer], names: Sequence[str]) -> float:

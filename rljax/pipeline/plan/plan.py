@@ -26,7 +26,15 @@ from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.experts import idle_parameters
 from rljax.pipeline.plan.models import read_models, stored_sizes
-from rljax.pipeline.plan.placement import Placement, engine_room, handed_over, learner_names, place_engines, pools
+from rljax.pipeline.plan.placement import (
+    Placement,
+    engine_room,
+    handed_over,
+    learner_names,
+    place_engines,
+    pools,
+    shares_base,
+)
 from rljax.pipeline.plan.scorers import place_scorers
 from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
 from rljax.pipeline.plan.timing import describe_time
@@ -193,9 +201,12 @@ def _engines(estimate: Estimate, target: Target, placement: Placement | ConfigEr
     if isinstance(placement, Placement) and placement.platform == "gpu" and not ENGINES[sidecar.engine].in_process:
         room = engine_room(config, target)
         yield f"         {room / GIB:8.2f} GiB of each GPU: sidecar.gpu_memory_utilization={room / target.memory:g}"
-    found = estimate.engine(room)
+    shared = isinstance(placement, Placement) and shares_base(estimate, target, placement)
+    found = estimate.engine(room, base=not shared)
     for name, size in found.items():
         yield f"         {size / GIB:8.2f} GiB {name}{' a GPU' * (sidecar.tensor_parallel_size > 1)}"
+    if shared:
+        yield "         its frozen weights are the learner's, and there once"
     if isinstance(placement, Placement) and (handed := handed_over(estimate, target, placement)):
         yield f"         {handed / GIB:8.2f} GiB version that is handed over"
     if room is not None:

@@ -80,16 +80,9 @@ class EmbeddedEngine(SteppedEngine):
             record_routes=record_routes,
             held=held,
         )
-        super().__init__(
-            self._batch,
-            name=name,
-            max_length=max_length,
-            vocab_size=architecture.vocab_size,
-            has_tokenizer=tokenizer is not None,
-            receive=receive,
-            held=held,
-            trace=trace,
-        )
+        shown: dict[str, Any] = {"name": name, "vocab_size": architecture.vocab_size, "trace": trace, "held": held}
+        has = tokenizer is not None
+        super().__init__(self._batch, max_length=max_length, has_tokenizer=has, receive=receive, **shown)
 
     def _check(self, request: GenerateRequest) -> None:
         super()._check(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,12 @@ from rljax.config.fields import ConfigError
 from rljax.config.model import LoraConfig, TinyConfig
 from rljax.config.schema import Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.models.tiny import tiny_architecture
-from rljax.pipeline.assemble.engines import ENGINES
+from rljax.observe.trace import NullTrace
+from rljax.pipeline.assemble.engines import ENGINES, Before, _in_thread
+from rljax.pipeline.assemble.learner import _made
 from rljax.pipeline.assemble.run import Model
+from rljax.run import Run
+from rljax.sampler import engine as embedded
 from sidecar.vllm.settings import VllmSettings
 
 ROOT = Path(__file__).parents[3]
@@ -79,3 +84,26 @@ def test_experts_beside_adapters_are_more_than_vllm_has_for_a_cpu() -> None:
     with pytest.raises(ConfigError, match=r"sidecar.engine=vllm on a CPU holds no adapters of a model with experts"):
         settings_of("vllm", "qwen3_moe")
     assert settings_of("embedded", "qwen3_moe")["held"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sidecar", "rank", "shares"), [({}, 4, True), ({"dtype": "bf16"}, 4, False), ({}, None, False)]
+)
+def test_engines_of_the_learners_process_and_dtype_have_its_base(
+    sidecar: dict[str, Any], rank: int | None, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, frozen, **__: given.append(frozen))
+    config = Config(
+        run_dir=str(tmp_path / "run"),
+        model=ModelConfig(lora=LoraConfig(rank=rank)),
+        sidecar=SidecarConfig(**sidecar),
+        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+    )
+    with Run(config) as run:
+        held = run.model.frozen
+        assert (held is None) == (rank is None)
+        assert _made(config, run.model, None, None)._frozen is held
+        asyncio.run(_in_thread(config, run.model, NullTrace(), Before())(0))  # type: ignore[arg-type]
+    assert given == [held if shares else None]

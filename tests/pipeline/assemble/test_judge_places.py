@@ -110,7 +110,7 @@ def test_an_embedded_judge_takes_a_device_that_is_left(
     monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, device, **__: opened.append(device.id))
     config, model = (
         judge_config(run_config(tmp_path), "mine"),
-        SimpleNamespace(architecture=None, tokenizer=None, directory=None),
+        SimpleNamespace(architecture=None, tokenizer=None, directory=None, frozen=None),
     )
     before = Before(1, frozenset(f"gpu:{i}" for i in taken), frozenset({"gpu:1"}))
     start = engines._in_thread(config, model, NullTrace(), before)  # type: ignore[arg-type]

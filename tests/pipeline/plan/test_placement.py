@@ -9,9 +9,9 @@ import pytest
 
 from rljax.config.schema import Config, HostsConfig, SidecarConfig
 from rljax.config.validate import ConfigError
-from rljax.pipeline.plan.placement import learner_names, place_engines
+from rljax.pipeline.plan.placement import learner_names, place_engines, pools
 from rljax.pipeline.plan.plan import room_refusals
-from tests.pipeline.plan.shapes import HALF, estimated, target_named
+from tests.pipeline.plan.shapes import HALF, SEVEN, estimated, target_named
 
 
 def run(target: str, fsdp: int, hosts: int = 1, devices: str = "auto", launcher: str = "ray", **sidecar: Any) -> Config:
@@ -82,3 +82,21 @@ def test_engines_of_the_local_launcher_are_on_the_learners_machine() -> None:
     with pytest.raises(ConfigError, match=r"leaves 4 of 8; .*for others write launcher=ray"):
         placed(run("h100:2x8", 4, launcher="local", num_engines=5))
     assert placed(run("h100:2x8", 4, num_engines=5))[-1] == ("gpu:8",)
+
+
+def test_an_adapter_of_seven_billion_weights_is_trained_and_sampled_on_one_card_of_24_gb() -> None:
+    """The engine has the learner's 14.2 GiB; of its own the newest factors, a cache of 16 requests of 2048 tokens, each
+    28 layers · 4 heads · 128, twice, in bf16, and a layer's half of it to resize; the next factors are handed over.
+    """
+    target, sidecar = target_named("a10:1", gpu_memory_utilization=0.95), SidecarConfig(max_concurrency=16)
+    one = estimated(SEVEN, {}, 1, 2048, share=0.95, rank=32, sidecar=sidecar)
+    (pool,) = pools(one, target, place_engines(one.config, target))
+    factors, cache = 2 * 80_740_352, 16 * 2048 * 28 * 4 * 128 * 2 * 2
+    own = factors + (factors + cache / 56) + cache
+    assert pool.needed == sum(one.memory().values()) + own + factors
+    assert pool.fits
+    apart = dataclasses.replace(
+        one, config=dataclasses.replace(one.config, sidecar=dataclasses.replace(sidecar, dtype="fp32"))
+    )
+    (pool,) = pools(apart, target, place_engines(apart.config, target))
+    assert not pool.fits, "in another dtype they are others"

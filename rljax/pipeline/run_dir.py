@@ -69,6 +69,8 @@ class RunDir:
             probe = run.root / f".writable-{uuid.uuid4().hex}"
             probe.write_bytes(b"")
             probe.unlink()
+        except FileExistsError as error:
+            raise ConfigError(f"run_dir={run.root}: {error.filename} is a file; choose another run_dir") from error
         except OSError as error:
             reason = f"cannot be written ({error.strerror}); choose another run_dir or mend its permissions"
             raise ConfigError(f"run_dir={run.root}: {reason}") from error

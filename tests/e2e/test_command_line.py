@@ -34,6 +34,7 @@ STEP_KEYS = {
         ("group_size=5", "rollout_batch_size=16: not a multiple of group_size=5"),
         ("model.path=/nowhere/at/all", "no such directory"),
         ("run_dir=/dev/null/run", "cannot be written"),
+        ("run_dir=/dev/null", "/dev/null is a file; choose another run_dir"),
         ("algorithm.pg_variant=pop", "closest: ppo"),
         ("tasks.train.digits.source=reverse_digit", "reverse_digits"),
         ("learner.devices=cpu:0-63", "learner.mesh"),

@@ -14,7 +14,7 @@ from rljax.config.fields import ConfigError, user_path
 from rljax.config.model import check_model_path
 from rljax.config.refusals import joined
 from rljax.config.schema import Config, ModelConfig
-from rljax.models.adapter_files import base_config
+from rljax.models.adapter_files import adapter_directory, base_config, check_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import read_config, stored_tensors
 from rljax.models.hf_names import layer_of, tensor_shapes
@@ -109,6 +109,8 @@ def read_models(config: Config) -> tuple[Architecture, dict[str, Architecture]]:
     for key, model in models.items():
         try:
             architecture = read_architecture(model, config.seed)
+            if not key and (adapter := adapter_directory(model)) is not None:
+                check_adapter(adapter, architecture, model.lora)
         except ConfigError as error:
             refused.append(type(error)(f"{key}: {error}") if key else error)
         else:

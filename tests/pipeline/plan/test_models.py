@@ -6,15 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rljax.config.schema import ModelConfig
+from rljax.config.fields import ConfigError
+from rljax.config.schema import LoraConfig, ModelConfig
+from rljax.models.adapter import init_adapter
+from rljax.models.adapter_files import save_adapter
 from rljax.models.families.registry import to_config
 from rljax.models.hf_names import tensor_shapes
-from rljax.pipeline.plan.models import stored_sizes
+from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.plan import plan
 from tests.learner.made_up import ARCHITECTURE
 from tests.pipeline.plan.shapes import HALF, estimated
@@ -62,3 +66,16 @@ def test_the_plan_reads_them(tmp_path: Path) -> None:
         return next(line for line in lines if isinstance(line, str) and line.endswith("to load the model")).split()[0]
 
     assert (said("bfloat16"), said("float32")) == ("0.25", "0.51")
+
+
+def test_a_plan_refuses_an_adapter_that_the_run_would_refuse(tmp_path: Path) -> None:
+    trained = LoraConfig(rank=2, alpha=4.0)
+    adapter = jax.tree.map(np.asarray, init_adapter(HALF, trained, 0))
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(to_config(HALF)), encoding="utf-8")
+    save_adapter(tmp_path / "adapter", adapter, HALF, trained, str(base))
+    config = estimated(HALF, {}, 1, 256).config
+    model = replace(config.model, path=str(tmp_path / "adapter"), lora=replace(trained, rank=4))
+    with pytest.raises(ConfigError, match=r"model.lora.rank=4: the adapter in .* has 2; write model.lora.rank=2"):
+        read_models(replace(config, model=model))

@@ -178,6 +178,8 @@ class EngineSlot:
         self.questions += 1
         try:
             async with self._question:
+                if not self.alive:
+                    raise EngineError(f"engine {self.index} was lost meanwhile")
                 found = await self.ask(what, lambda engine: scored(engine, token_ids, routes))
             self.answers = True
             return found

@@ -232,6 +232,23 @@ def test_an_engine_that_died_in_silence_is_found_by_its_gauges(tmp_path: Path) -
     assert first.closed
 
 
+class Deaf(Mortal):
+    """Hears no question."""
+
+    async def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
+        await asyncio.sleep(1e6)
+        raise AssertionError
+
+
+def test_who_waits_behind_a_question_to_an_engine_that_hangs_asks_its_successor(tmp_path: Path) -> None:
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        found = await asyncio.gather(pool.score(np.arange(3)), pool.score(np.arange(3)))
+        assert [len(scores) for scores in found] == [1, 1]
+        assert loop.time() == 100.0 + 5.0, "one time-out, and one restart"
+
+    with_pool(tmp_path, [Deaf(end=5.0), Mortal()], act)
+
+
 def test_a_first_engine_that_does_not_start_is_not_tried_again(tmp_path: Path) -> None:
     tries: list[int] = []
     faults: list[str] = []

@@ -85,7 +85,13 @@ def early_refusals(config: Config) -> Refusals:
     """Yields what is refused of a mode here before anything is opened, also of a config that is refused already, as
     far as its keys can be read.
     """
-    return collected(config, lookup_refusals, _measured, *_PLACES, _begun)
+    return collected(config, lookup_refusals, _measured, _of_one_process, _begun)
+
+
+def _of_one_process(config: Config) -> Refusals:
+    """Looks for devices where they are all here: those of several hosts are counted once the hosts have met."""
+    if config.learner.hosts.number == 1:
+        yield from collected(config, *_PLACES)
 
 
 def _measured(config: Config) -> Refusals:

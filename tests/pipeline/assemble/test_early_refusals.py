@@ -140,3 +140,10 @@ def test_a_platform_that_jax_does_not_know_is_one_line(arguments: list[str]) -> 
         "JAX_PLATFORMS=tpuu: JAX does not start with it on this machine (Unable to initialize backend 'tpuu': "
     )
     assert said.endswith("); unset it, or name what is here")
+
+
+def test_devices_of_other_hosts_are_not_missed_here(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = ("--config.learner.hosts.number=2", "--config.learner.hosts.coordinator=localhost")
+    assert main(["--config=quickstart", "--config.learner.mesh.fsdp=2", *hosts, "--config.learner.hosts.rank=0"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.endswith("learner.hosts.coordinator='localhost': write HOST:PORT of host 0")

@@ -28,9 +28,9 @@ from rljax.config.model import LoraConfig
 from rljax.config.schema import Config, LearnerConfig, ModelConfig
 from rljax.learner.learner import Learner
 from rljax.models.files import save_directory, stored_tensors
-from rljax.models.frozen import FrozenWeights
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import init_params
+from rljax.pipeline.assemble.learner import frozen_base
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.trajectory import Group, TaskId, Trajectory
 from rljax.weights.publisher import OrbaxPublisher
@@ -60,7 +60,7 @@ def groups() -> list[Group]:
 
 
 @contextlib.contextmanager
-def engine_of(learner: Learner, model: Path, frozen: FrozenWeights) -> Iterator[None]:
+def engine_of(learner: Learner, model: Path) -> Iterator[None]:
     """Starts an engine and gives it a version of the learner."""
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory() as weights:
         path = OrbaxPublisher(Path(weights)).publish(
@@ -69,7 +69,13 @@ def engine_of(learner: Learner, model: Path, frozen: FrozenWeights) -> Iterator[
 
         async def start() -> EmbeddedEngine:
             engine = EmbeddedEngine(
-                ARCHITECTURE, slots=4, max_length=64, decode_steps=4, dtype=np.float32, model=model, frozen=frozen
+                ARCHITECTURE,
+                slots=4,
+                max_length=64,
+                decode_steps=4,
+                dtype=np.float32,
+                model=model,
+                shared=frozen_base(learner),
             )
             await engine.update_weights(WeightUpdate(1, 1, str(path)))
             return engine
@@ -89,13 +95,11 @@ def measure(model: Path, rank: int | None, with_engine: bool) -> None:
         model=settings,
         learner=LearnerConfig(rows_per_microbatch=2),
     )
-    device = jax.devices()[0]
-    frozen = FrozenWeights(ARCHITECTURE, "float32", device)
-    learner = Learner(config, ARCHITECTURE, devices=[device], frozen=frozen)
+    learner = Learner(config, ARCHITECTURE, devices=jax.devices()[:1])
     learner.load(stored_tensors(model))
     for _ in range(2):
         learner.train(groups())
-    with engine_of(learner, model, frozen) if with_engine else contextlib.nullcontext():
+    with engine_of(learner, model) if with_engine else contextlib.nullcontext():
         kept = sum(array.nbytes for array in jax.live_arrays())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(kept / MIB, peak / MIB)

@@ -35,12 +35,19 @@ from rljax.ledger import processes
 from rljax.ledger.backend import backend_of
 from rljax.ledger.compatibility import check_model, record_validation_plan
 from rljax.ledger.database import LedgerError, RunFailedError, StaleWriterError, is_finished, ledger_exists
+from rljax.models.frozen import FrozenBase
 from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.devices import check_shared, frozen_weights, share_gpu_memory, shares_only_accelerator
-from rljax.pipeline.assemble.learner import StepRunner, open_checkpoints, open_demonstrations, resume_learner
+from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, shares_only_accelerator
+from rljax.pipeline.assemble.learner import (
+    StepRunner,
+    frozen_base,
+    open_checkpoints,
+    open_demonstrations,
+    resume_learner,
+)
 from rljax.pipeline.assemble.run import ProgressCallback, open_ledger, open_model, validation_fingerprint
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -93,15 +100,14 @@ class Run:
             self._db = open_ledger(config, self.run_dir)  # of a run that has begun first: it may not be this config's
             with contextlib.ExitStack() as undo:
                 undo.callback(self._db.close)
-                model = model or open_model(config, self.run_dir, progress)
-                check_model(self._db, model.fingerprint, config.model.path)
-                self.model = dataclasses.replace(model, frozen=frozen_weights(config, model.architecture))
+                self.model = model or open_model(config, self.run_dir, progress)
+                check_model(self._db, self.model.fingerprint, config.model.path)
                 undo.pop_all()
         self._steps: Generator[dict[str, float], None, None] | None = None
         self._trainer: Trainer | None = None
         self._stop = threading.Event()
         self._interrupted = self._closed = False
-        self._gauges: Gauges = lambda: processes.summed_gauges(self._db, "explorer")
+        self._gauges: Gauges = self._summed_gauges
 
     def __enter__(self) -> Run:
         return self
@@ -228,7 +234,7 @@ class Run:
             prompts = tasksets.prompt_lengths(self.model.tokenizer) if known else None
             learner, damaged = resume_learner(placed, self.model, db, checkpoints, prompts, self._hosts)
             step_runner = StepRunner(learner, demonstrations, prompts)
-            explorer = self._launch_explorer(tasksets, observers)
+            explorer = self._launch_explorer(frozen_base(learner), tasksets, observers)
             if explorer is not None:
                 parts.enter_context(contextlib.closing(explorer))
             publisher = parts.enter_context(contextlib.closing(self._open_publisher()))
@@ -287,17 +293,21 @@ class Run:
         taken, self._tasksets = self._tasksets, Tasksets(self.config)
         return taken
 
+    def _summed_gauges(self) -> dict[str, float]:
+        return processes.summed_gauges(self._db, "explorer")
+
     def _forget(self) -> None:
         self._steps = self._trainer = None
+        self._gauges = self._summed_gauges  # an explorer's would keep its engines
         self._interrupted = self._stop.is_set()
         self._stop.clear()  # heeded: it is not meant for the next loop
 
-    def _launch_explorer(self, tasksets: Tasksets, observers: Observers) -> Launched | None:
+    def _launch_explorer(self, frozen: FrozenBase | None, tasksets: Tasksets, observers: Observers) -> Launched | None:
         config = self.config
         if config.mode != "both" or (config.imitates_alone and not config.validates):
             return None
-        launch = LAUNCHERS[self.config.launcher]
-        explorer = launch(self.config, self.run_dir, self._db, self.model, tasksets, observers.trace, needed=True)
+        launch, model = LAUNCHERS[config.launcher], dataclasses.replace(self.model, frozen=frozen)
+        explorer = launch(config, self.run_dir, self._db, model, tasksets, observers.trace, needed=True)
         self._gauges = explorer.gauges
         return explorer
 

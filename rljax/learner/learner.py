@@ -37,11 +37,11 @@ from rljax.models.common.hardware import Hardware
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.common.value_head import critic_params
-from rljax.models.frozen import FrozenWeights
 from rljax.models.hf_names import place_hf, to_hf
 from rljax.observe.parts import UPDATE, part
 from rljax.trajectory import Group, Trajectory
 from sidecar.channels.versions import AdapterInfo
+from sidecar.fingerprint import fingerprint
 from sidecar.stored import Tensor
 
 if TYPE_CHECKING:  # a learner that only computes needs neither ledger nor database
@@ -72,7 +72,6 @@ class Learner:
         params: float32 weights to start from, numpy or JAX; copied. None: there is no state until `load` or `restore`.
         devices: of the mesh; None: what ``learner.devices`` names.
         teachers: of ``algorithm.distill``, by name; those that are stored are read onto the mesh at once.
-        frozen: holds the base of an adapter for engines of an only device too; None: it is the learner's alone.
 
     Attributes:
         base: frozen weights below an adapter, in the dtype that is computed in; None without an adapter.
@@ -89,7 +88,6 @@ class Learner:
         params: Params | None = None,
         devices: Sequence[jax.Device] | None = None,
         teachers: Mapping[str, StoredTeacher | AskedTeacher] | None = None,
-        frozen: FrozenWeights | None = None,
     ) -> None:
         check_names(config.algorithm)
         warn_of_objective(config)
@@ -111,7 +109,6 @@ class Learner:
             optimizer, own = config.algorithm.critic.optimizer, critic_params(trained, architecture.hidden_size)
             self._critic = TrainableModel(critic, optimizer, own, self.mesh)
         self._exporter = Exporter(config, architecture)
-        self._frozen = frozen
         self._abstract_base = abstract_base(config, architecture, self.mesh)
         self.base: Params | None = None
         self.base_fingerprint: str | None = None
@@ -137,8 +134,8 @@ class Learner:
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
         """Reads the frozen weights below an adapter, which no checkpoint holds; nothing where all are trained."""
         if self._abstract_base is not None:
-            what = self.config, self.architecture, self.mesh, self._frozen
-            self.base, self.base_fingerprint = read_base(tensors, *what)
+            self.base_fingerprint = fingerprint(tensors)
+            self.base = read_base(tensors, self.config, self.architecture, self.mesh)
 
     def _begin(self, placed: Params) -> None:
         def critic(trained: TrainableModel) -> tuple[Params, Any]:

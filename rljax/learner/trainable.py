@@ -19,16 +19,15 @@ from rljax.learner.train_step import make_update
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh
-from rljax.models.frozen import FrozenWeights, abstract_frozen, by_key
+from rljax.models.frozen import abstract_frozen, read_frozen
 from rljax.models.hf_names import check_tensors, place_hf
 from rljax.models.transformer import abstract_params
-from sidecar.fingerprint import fingerprint
 from sidecar.stored import Tensor
 
 
 def abstract_base(config: Config, architecture: Architecture, mesh: Mesh) -> Params | None:
     """Returns shapes, dtypes and shardings of the frozen weights below an adapter, in the dtype that is computed in;
-    None where all weights are trained. On an only device they are those of `FrozenWeights`.
+    None where all weights are trained. On an only device they are those of `read_frozen`.
     """
     if config.model.lora.rank is None:
         return None
@@ -41,28 +40,17 @@ def abstract_base(config: Config, architecture: Architecture, mesh: Mesh) -> Par
     )
 
 
-def read_base(
-    tensors: Mapping[str, Tensor], config: Config, architecture: Architecture, mesh: Mesh, shared: FrozenWeights | None
-) -> tuple[Params, str]:
-    """Reads the frozen weights below an adapter, and returns them with the fingerprint of the model that they are.
-
-    Args:
-        tensors: of the model, by Hugging Face name.
-        config: of the run.
-        architecture: of the model.
-        mesh: of the learner.
-        shared: holds those of an only device for engines too; None: nobody else has them.
+def read_base(tensors: Mapping[str, Tensor], config: Config, architecture: Architecture, mesh: Mesh) -> Params:
+    """Reads the frozen weights below an adapter, as `abstract_base` says.
 
     Raises:
         ValueError: as `place_hf`.
     """
-    name, dtype = fingerprint(tensors), DTYPES[config.model.dtype]
-    if mesh.size > 1:
-        shardings = parameter_shardings(abstract_params(architecture), mesh)
-        return place_hf(tensors, architecture, shardings, dtype), name
-    check_tensors(tensors, architecture)
-    own = shared or FrozenWeights(architecture, np.dtype(dtype).name, mesh.devices.flat[0])
-    return by_key(own.read(lambda: tensors, name, config.model.dtype)), name
+    dtype = DTYPES[config.model.dtype]
+    if mesh.size == 1:
+        check_tensors(tensors, architecture)
+        return read_frozen(tensors, architecture, dtype, mesh.devices.flat[0])
+    return place_hf(tensors, architecture, parameter_shardings(abstract_params(architecture), mesh), dtype)
 
 
 class TrainableModel:

@@ -1,10 +1,12 @@
-"""The frozen weights below adapters, on a device once for all in a process that compute with them."""
+"""Frozen weights below adapters as a learner of one device holds them, each layer's by themselves: embedded engines of
+its process and device compute with the same arrays.
+"""
 
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,54 +22,55 @@ from rljax.models.transformer import abstract_params
 from sidecar.stored import Tensor
 
 
-class FrozenWeights:
-    """Weights of a model on one device, each layer's by themselves: engines decode with them without copying, and the
-    learner of that device alone computes with the same arrays.
+@dataclass(frozen=True)
+class FrozenBase:
+    """The frozen weights of a learner, for engines.
 
     Attributes:
-        device: that has them.
+        params: as `read_frozen` returns them.
+        fingerprint: of the model that they are.
+        dtype: that they have, ``fp32`` or ``bf16``.
+        device: that they are on.
+    """
+
+    params: Params
+    fingerprint: str
+    dtype: str
+    device: jax.Device
+
+    def by_layer(self) -> Params:
+        """Returns them with ``layers`` as a tuple of one tree each, as engines compute with them."""
+        layers = self.params["layers"]
+        each = (dict(zip(layers, arrays, strict=True)) for arrays in zip(*layers.values(), strict=True))
+        return {**self.params, "layers": tuple(each)}
+
+
+def read_frozen(
+    tensors: Mapping[str, Tensor], architecture: Architecture, dtype: DTypeLike, device: jax.Device
+) -> Params:
+    """Reads a model onto a device, one tensor after the other.
 
     Args:
+        tensors: by Hugging Face name; see `check_tensors`.
         architecture: of the model.
-        dtype: that it is computed in.
-        device: see above.
+        dtype: that they get.
+        device: that they go to.
+
+    Returns:
+        Its parameters, with a tuple of one array a layer for every key of ``layers``.
     """
+    placed = functools.partial(on_device, dtype=np.dtype(dtype).name, device=device)
 
-    def __init__(self, architecture: Architecture, dtype: str, device: jax.Device) -> None:
-        self._architecture, self.device = architecture, device
-        self._converted = functools.partial(on_device, dtype=dtype, device=device)
-        self._held: tuple[tuple[str, str], Params] | None = None
-        self._lock = threading.Lock()
+    def read(tensor: Any, transposed: bool) -> jax.Array:
+        return placed(np.asarray(tensor), transposed)
 
-    def read(self, tensors: Callable[[], Mapping[str, Tensor]], fingerprint: str, dtype: str) -> Params:
-        """Returns the weights, with ``layers`` as a tuple of one tree each. Who asks first has them read.
-
-        Args:
-            tensors: returns those of the model, by Hugging Face name.
-            fingerprint: of the model that they are.
-            dtype: ``fp32`` or ``bf16``: that they are rounded to before all else.
-        """
-        with self._lock:
-            of = fingerprint, dtype
-            if self._held is None or self._held[0] != of:
-                self._held = None
-                self._held = of, from_hf_by_layer(tensors(), self._architecture, self._read)
-            return self._held[1]
-
-    def _read(self, tensor: Any, transposed: bool) -> jax.Array:
-        return self._converted(np.asarray(tensor), transposed)
-
-
-def by_key(params: Params) -> Params:
-    """Returns parameters as the learner takes them, ``layers`` as one tree with a tuple for every key, of those whose
-    ``layers`` are a tuple of trees.
-    """
+    params = from_hf_by_layer(tensors, architecture, read)
     layers = params["layers"]
     return {**params, "layers": {key: tuple(layer[key] for layer in layers) for key in layers[0]}}
 
 
 def abstract_frozen(architecture: Architecture, dtype: DTypeLike, device: jax.Device) -> Params:
-    """Returns the shapes, dtypes and shardings of what `by_key` makes of `FrozenWeights`."""
+    """Returns the shapes, dtypes and shardings of what `read_frozen` returns."""
     shapes, sharding = abstract_params(architecture), SingleDeviceSharding(device)
 
     def one(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

@@ -1,4 +1,4 @@
-"""Adapters that versions put on the frozen weights of an engine: one, or several side by side."""
+"""Frozen weights of an engine, and the adapters that versions put on them: one, or several side by side."""
 
 from __future__ import annotations
 
@@ -10,39 +10,49 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapter import modules
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.lora import Adapted
 from rljax.models.common.params import Params
+from rljax.models.common.placing import on_device
 from rljax.models.files import stored_tensors
-from rljax.models.frozen import FrozenWeights
-from rljax.models.hf_names import under_layer
+from rljax.models.frozen import FrozenBase
+from rljax.models.hf_names import from_hf_by_layer, under_layer
 from sidecar.adapters import EVERY, FIRST, SECOND, frozen
 from sidecar.channels.versions import AdapterInfo, PublishedVersion
 from sidecar.held import HeldVersions
+from sidecar.stored import Tensor
 
 Pairs = dict[str, tuple[jax.Array, jax.Array]]
 """The two factors of each adapted matrix of a layer, by its key."""
 
 
-class AdaptedVersions:
-    """Puts the adapters of versions on the frozen weights of an engine's device.
+class FrozenWeights:
+    """Weights below an adapter, on the device once for all versions. They are read when the first version needs them.
 
     Args:
-        model: directory of these; None: no version is an adapter.
-        frozen: reads them when the first version needs them.
+        model: directory of them; None: no version is an adapter.
         architecture: of the model.
         dtype: of the computation.
         device: where to compute.
+        shared: those of a learner, in the same dtype and on the same device; None: there are none.
     """
 
     def __init__(
-        self, model: Path | None, frozen: FrozenWeights, architecture: Architecture, dtype: str, device: jax.Device
+        self,
+        model: Path | None,
+        architecture: Architecture,
+        dtype: str,
+        device: jax.Device,
+        shared: FrozenBase | None = None,
     ) -> None:
-        self._model, self._frozen, self._architecture = model, frozen, architecture
-        self._dtype, self._device = dtype, device
+        self._model, self._architecture, self._dtype, self._device = model, architecture, dtype, device
+        self._below: tuple[tuple[str, str], Params] | None = None
+        if shared is not None:
+            self._below = (shared.fingerprint, shared.dtype), shared.by_layer()
 
     def adapted(self, published: PublishedVersion) -> Params:
         """Returns the parameters of the model with a version's adapter on them; the frozen ones are shared by all.
@@ -75,12 +85,16 @@ class AdaptedVersions:
         return _by_layer(jax.device_put(left.pop(name), self._device), dtype=self._dtype)
 
     def _base(self, adapter: AdapterInfo) -> Params:
-        model = self._model
-        if model is None:
-            raise ValueError("the version is an adapter, and this engine was given no model to put it on")
-        return self._frozen.read(
-            lambda: frozen(adapter, stored_tensors(model), str(model)), adapter.base, adapter.base_dtype
-        )
+        of = (adapter.base, adapter.base_dtype)
+        if self._below is None or self._below[0] != of:
+            if self._model is None:
+                raise ValueError("the version is an adapter, and this engine was given no model to put it on")
+            tensors = frozen(adapter, stored_tensors(self._model), str(self._model))
+            self._below = of, from_hf_by_layer(tensors, self._architecture, self._read)
+        return self._below[1]
+
+    def _read(self, tensor: Tensor, transposed: bool) -> jax.Array:
+        return on_device(np.asarray(tensor), transposed, dtype=self._dtype, device=self._device)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -110,8 +124,8 @@ class SideBySide:
         self._versions = [-1] * (held + 1)
 
     def put(self, params: Params, version: int, lineage: int) -> set[int]:
-        """Puts a version, whose parameters are those of `AdaptedVersions.adapted`, beside the others. Returns the
-        numbers of the adapters that are dropped: whoever samples with them cannot go on.
+        """Puts a version, whose parameters are those of `FrozenWeights.adapted`, beside the others. Returns the numbers
+        of the adapters that are dropped: whoever samples with them cannot go on.
         """
         place = _Place()
         dropped = self._held.add(version, lineage, place)

@@ -11,10 +11,10 @@ import numpy as np
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
-from rljax.models.frozen import FrozenWeights
+from rljax.models.frozen import FrozenBase
 from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
-from rljax.sampler.adapted import AdaptedVersions
+from rljax.sampler.adapted import FrozenWeights
 from rljax.sampler.batch import RunningBatch
 from sidecar.channels.versions import PublishedVersion, Receiver, receive
 from sidecar.protocol import GenerateRequest, RequestError
@@ -42,7 +42,7 @@ class EmbeddedEngine(SteppedEngine):
         trace: Trace | None = None,
         record_routes: bool = False,
         model: Path | None = None,
-        frozen: FrozenWeights | None = None,
+        shared: FrozenBase | None = None,
         held: int = 0,
     ) -> None:
         """Creates the engine and starts its thread.
@@ -60,14 +60,14 @@ class EmbeddedEngine(SteppedEngine):
             trace: called for every ``prefill`` and ``decode``, and as `SteppedEngine` says.
             record_routes: see `Completion.routes`; of a model with experts.
             model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
-            frozen: those that others of the device compute with too; None: this engine has its own.
+            shared: these, where a learner has them on the device in this dtype.
             held: versions that are in use at once, each an adapter; 0: one at a time.
         """
         if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
+        self._architecture = architecture
         self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
-        self._architecture, place = architecture, (architecture, self._dtype, self._device)
-        self._adapted = AdaptedVersions(model, frozen or FrozenWeights(*place), *place)
+        self._frozen = FrozenWeights(model, architecture, self._dtype, self._device, shared)
         self._batch = RunningBatch(
             architecture,
             slots=slots,
@@ -80,9 +80,16 @@ class EmbeddedEngine(SteppedEngine):
             record_routes=record_routes,
             held=held,
         )
-        shown: dict[str, Any] = {"name": name, "vocab_size": architecture.vocab_size, "trace": trace, "held": held}
-        has = tokenizer is not None
-        super().__init__(self._batch, max_length=max_length, has_tokenizer=has, receive=receive, **shown)
+        super().__init__(
+            self._batch,
+            name=name,
+            max_length=max_length,
+            vocab_size=architecture.vocab_size,
+            has_tokenizer=tokenizer is not None,
+            receive=receive,
+            held=held,
+            trace=trace,
+        )
 
     def _check(self, request: GenerateRequest) -> None:
         super()._check(request)
@@ -90,7 +97,7 @@ class EmbeddedEngine(SteppedEngine):
             raise RequestError(f"request {request.id}: {self.name} has neither min_p nor repetition_penalty")
 
     def _place(self, published: PublishedVersion) -> Params:
-        params = self._adapted.adapted(published) if published.manifest.adapter else self._whole(published)
+        params = self._frozen.adapted(published) if published.manifest.adapter else self._whole(published)
         if self._held:
             self._check_fits(published, params)
         return params

@@ -17,9 +17,9 @@ from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.params import Params
 from rljax.models.files import load_architecture, stored_tensors
-from rljax.models.frozen import FrozenWeights
 from rljax.models.hf_names import from_hf
 from rljax.models.tiny import make_tiny
+from rljax.pipeline.assemble.learner import frozen_base
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
@@ -96,9 +96,8 @@ def test_an_update_takes_no_second_base(remat: str) -> None:
 def test_an_engine_of_the_device_computes_with_the_same_arrays(tmp_path: Path) -> None:
     config = make_config(model={"lora": LoraConfig(rank=3, alpha=6.0)})
     directory = make_tiny(config.model, 0, tmp_path / "tiny")
-    architecture, device = load_architecture(directory), jax.devices()[0]
-    frozen = FrozenWeights(architecture, "float32", device)
-    learner = Learner(config, architecture, frozen=frozen)
+    architecture = load_architecture(directory)
+    learner = Learner(config, architecture)
     learner.load(stored_tensors(directory))
     learner.train(make_groups(0))
     path = OrbaxPublisher(tmp_path / "weights").publish(
@@ -108,7 +107,7 @@ def test_an_engine_of_the_device_computes_with_the_same_arrays(tmp_path: Path) -
 
     async def main() -> np.ndarray:
         settings: dict[str, Any] = {"slots": 2, "max_length": 64, "decode_steps": 4, "dtype": np.float32}
-        engine = EmbeddedEngine(architecture, model=directory, frozen=frozen, device=device, **settings)
+        engine = EmbeddedEngine(architecture, model=directory, shared=frozen_base(learner), **settings)
         try:
             await engine.update_weights(WeightUpdate(1, 1, str(path)))
             params = engine._batch.params

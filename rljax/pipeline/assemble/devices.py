@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from jax._src.xla_bridge import backends_are_initialized  # there is no public way to ask without starting them
 
 from rljax.config.engines import ENGINES
@@ -20,10 +19,7 @@ from rljax.config.validate_placement import (
     learner_memory_share,
     shares_gpu_memory,
 )
-from rljax.learner.objective import DTYPES
 from rljax.learner.sharding import Present, jax_devices, named_devices, select_devices
-from rljax.models.common.architecture import Architecture
-from rljax.models.frozen import FrozenWeights
 
 MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 """Environment variables: the share of each GPU's memory that JAX takes, read once, when it starts. It refuses both."""
@@ -128,19 +124,6 @@ def shares_only_accelerator(config: Config, present: Present = jax_devices) -> b
         return False
     learners = select_devices(config.learner.devices, 1, present)
     return learners[0].platform != "cpu" and set(engine_devices(config, present)) == set(learners)
-
-
-def frozen_weights(config: Config, architecture: Architecture, present: Present = jax_devices) -> FrozenWeights | None:
-    """Returns what holds the base of an adapter for a learner of one device, and for the engines of its process there;
-    None where there is no such learner.
-
-    Raises:
-        ConfigError: the device is not there.
-    """
-    if config.mode not in ("both", "train") or config.model.lora.rank is None or config.learner.mesh.size > 1:
-        return None
-    (device,) = select_devices(config.learner.devices, 1, present)
-    return FrozenWeights(architecture, np.dtype(DTYPES[config.model.dtype]).name, device)
 
 
 def engine_gpus(config: Config, index: int, taken: frozenset[str] = frozenset()) -> list[str]:

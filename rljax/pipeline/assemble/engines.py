@@ -19,7 +19,7 @@ from rljax.config.validate_placement import device_indices, engine_memory_share,
 from rljax.learner.sharding import Present, jax_devices
 from rljax.models.adapter import target_words
 from rljax.models.common.architecture import Architecture
-from rljax.models.frozen import FrozenWeights
+from rljax.models.frozen import FrozenBase
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
@@ -171,9 +171,9 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
 
     devices = embedded_devices(config, before)
 
-    def shared(device: jax.Device) -> FrozenWeights | None:
-        has, alike = model.frozen, config.engine_dtype == config.model.dtype
-        return has if has is not None and has.device == device and alike else None
+    def shared(device: jax.Device) -> FrozenBase | None:
+        has, dtype = model.frozen, config.engine_dtype
+        return has if has is not None and (has.device, has.dtype) == (device, dtype) else None
 
     async def start(index: int) -> Engine:
         name, track = f"engine {index}", f"{_process(config, index)} · computation"
@@ -189,7 +189,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
             record_routes=config.algorithm.records_routes,
             model=model.directory,
-            frozen=shared(devices[index % len(devices)]),
+            shared=shared(devices[index % len(devices)]),
             held=versions_held(config),
         )
 

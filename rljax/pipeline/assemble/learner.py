@@ -21,6 +21,7 @@ from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
 from rljax.models.adapter_files import load_adapter
 from rljax.models.files import stored_tensors
+from rljax.models.frozen import FrozenBase
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -111,6 +112,15 @@ def load_base(learner: Learner, model: Model) -> None:
         learner.load_base(stored_tensors(model.directory))
 
 
+def frozen_base(learner: Learner) -> FrozenBase | None:
+    """Returns the frozen weights with which engines of the learner's process may compute; None where it has none, or
+    spreads them over several devices.
+    """
+    if learner.base is None or learner.base_fingerprint is None or learner.mesh.size > 1:
+        return None
+    return FrozenBase(learner.base, learner.base_fingerprint, learner.config.model.dtype, learner.mesh.devices.flat[0])
+
+
 def resume_learner(
     config: Config,
     model: Model,
@@ -163,10 +173,8 @@ def _made(config: Config, model: Model, prompts: Int[np.ndarray, " prompts"] | N
     if hosts is not None:
         hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist()})
         hosts.agree("open the model", {"model": model.fingerprint})
-    teachers = open_teachers(config, model, hosts=hosts)
-    if hosts is not None:
-        return LeadingLearner(hosts, config, model.architecture, teachers=teachers)
-    return Learner(config, model.architecture, teachers=teachers, frozen=model.frozen)
+    given, teachers = (config, model.architecture), open_teachers(config, model, hosts=hosts)
+    return Learner(*given, teachers=teachers) if hosts is None else LeadingLearner(hosts, *given, teachers=teachers)
 
 
 def compile_ahead(learner: Learner, probe: int, prompts: Int[np.ndarray, " prompts"] | None) -> Compilation:

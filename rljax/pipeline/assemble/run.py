@@ -24,7 +24,7 @@ from rljax.models.adapter_files import adapter_directory, check_adapter, load_ad
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.experts.routing import spread_routes
 from rljax.models.files import load_architecture, stored_tensors
-from rljax.models.frozen import FrozenWeights
+from rljax.models.frozen import FrozenBase
 from rljax.models.resolve import resolve_model
 from rljax.models.tiny import tiny_architecture
 from rljax.models.tokenizer import (
@@ -64,7 +64,7 @@ class Model:
     too, where `model.path` is one: then the first is that of its base.
 
     Attributes:
-        frozen: holds the base of an adapter for learner and engines; None: each has its own.
+        frozen: the base of an adapter, where a learner of this process has it; None: engines have their own.
     """
 
     directory: Path
@@ -72,7 +72,7 @@ class Model:
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
     adapter: Path | None = None
-    frozen: FrozenWeights | None = None
+    frozen: FrozenBase | None = None
 
     @property
     def fingerprint(self) -> str:

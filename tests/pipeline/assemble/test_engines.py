@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ import pytest
 from rljax.config.fields import ConfigError
 from rljax.config.model import LoraConfig, TinyConfig
 from rljax.config.schema import Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.models.frozen import FrozenBase
 from rljax.models.tiny import tiny_architecture
 from rljax.observe.trace import NullTrace
-from rljax.pipeline.assemble.engines import ENGINES, Before, _in_thread
-from rljax.pipeline.assemble.learner import _made
+from rljax.pipeline.assemble import engines
+from rljax.pipeline.assemble.engines import ENGINES, Before
 from rljax.pipeline.assemble.run import Model
-from rljax.run import Run
 from rljax.sampler import engine as embedded
 from sidecar.vllm.settings import VllmSettings
 
@@ -87,23 +88,20 @@ def test_experts_beside_adapters_are_more_than_vllm_has_for_a_cpu() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sidecar", "rank", "shares"), [({}, 4, True), ({"dtype": "bf16"}, 4, False), ({}, None, False)]
-)
-def test_engines_of_the_learners_process_and_dtype_have_its_base(
-    sidecar: dict[str, Any], rank: int | None, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dtype", "device", "shares"), [("auto", 0, True), ("bf16", 0, False), ("auto", 1, False)])
+def test_an_engine_of_the_learners_device_and_dtype_has_its_base(
+    dtype: str, device: int, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, frozen, **__: given.append(frozen))
+    there = [SimpleNamespace(platform="cpu", id=0), SimpleNamespace(platform="cpu", id=1)]
+    monkeypatch.setattr(engines, "embedded_devices", lambda *_: there[device:])
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, shared, **__: given.append(shared))
     config = Config(
-        run_dir=str(tmp_path / "run"),
-        model=ModelConfig(lora=LoraConfig(rank=rank)),
-        sidecar=SidecarConfig(**sidecar),
+        model=ModelConfig(lora=LoraConfig(rank=4)),
+        sidecar=SidecarConfig(dtype=dtype),
         tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
     )
-    with Run(config) as run:
-        held = run.model.frozen
-        assert (held is None) == (rank is None)
-        assert _made(config, run.model, None, None)._frozen is held
-        asyncio.run(_in_thread(config, run.model, NullTrace(), Before())(0))  # type: ignore[arg-type]
-    assert given == [held if shares else None]
+    base: Any = FrozenBase({}, "", "fp32", there[0])  # type: ignore[arg-type]
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, (), frozen=base)
+    asyncio.run(engines._in_thread(config, model, NullTrace(), Before())(0))  # type: ignore[arg-type]
+    assert given == [base if shares else None]

@@ -163,12 +163,13 @@ def _check_asked(taskset_path: str, judges: Mapping[str, JudgeConfig], taskset: 
 
 def check_endpoint(path: str, url: Any, model: Any, whose: str) -> Refusals:
     """Refuses a URL that no request can go to or that has a password, and one without the model that is asked there."""
+    said = shown(str(url).rpartition("@")[2])  # what stands before it may be a password
     if not re.match("https?://[^/]", str(url), re.IGNORECASE):
-        yield ConfigError(f"{path}.url={shown(url)}: no address of an endpoint; write one such as http://HOST:PORT/v1")
-    if re.search(r"//[^/?#]*@", str(url)):
+        yield ConfigError(f"{path}.url={said}: no address of an endpoint; write one such as http://HOST:PORT/v1")
+    elif re.search(r"//[^/?#]*@", str(url)):
         yield ConfigError(
             f"{path}.url={shown(url)}: has a user or password; write it without, and in key_variable the "
             "environment variable that has the key"
         )
     if not model:
-        yield ConfigError(f"{path}.model: missing; write the name of {whose} at {shown(url)}")
+        yield ConfigError(f"{path}.model: missing; write the name of {whose} at {said}")

@@ -51,14 +51,14 @@ class Endpoint:
         where: names it in errors.
     """
 
-    def __init__(self, name: str, settings: TeacherConfig, seconds: float, limit: str = "wait_timeout") -> None:
+    def __init__(self, name: str, settings: TeacherConfig, seconds: float, limit: str = " (wait_timeout)") -> None:
         """Takes the keys of the teacher ``name``, the seconds in which a sequence has to be answered, all tries
-        together, and what errors call that limit.
+        together, and what errors say behind them.
         """
         self.where = f"{TEACHERS}.{name}: {settings.model} at {without_passwords(str(settings.url))}"
         self._address = f"{str(settings.url).rstrip('/')}/completions"
         self._settings = settings
-        self._seconds, self._limit = seconds, limit
+        self._seconds, self._limit, self._longest_try = seconds, limit, _FIRST_TRY
         self._away = ""
 
     def logprobs(self, trajectories: Sequence[Trajectory], weights: TokenValues, step: int) -> TokenValues:
@@ -135,17 +135,17 @@ class Endpoint:
     async def _ask(self, client: httpx.AsyncClient, headers: dict[str, str], ids: np.ndarray) -> Any:
         body = {"model": self._settings.model, "prompt": [int(token) for token in ids], "max_tokens": 0}
         body |= {"echo": True, "logprobs": 0}
-        deadline, wait, longest = time.monotonic() + self._seconds, _FIRST_WAIT, _FIRST_TRY
+        deadline, wait = time.monotonic() + self._seconds, _FIRST_WAIT
         while True:
             begun = time.monotonic()
-            left = min(max(deadline - begun, 0.001), longest)
+            left = min(max(deadline - begun, 0.001), self._longest_try)
             answer, reason = await asked(client, self._address, body, headers, left, self.where, TeacherError)
             if answer is not None:
                 return answer
             if time.monotonic() + wait > deadline:
-                raise TeacherAway(f"{self.where}: {reason}, for {self._seconds:g} s ({self._limit}); start it again")
+                raise TeacherAway(f"{self.where}: {reason}, for {self._seconds:g} s{self._limit}; start it again")
             if time.monotonic() - begun >= left:
-                longest *= 2
+                self._longest_try = max(self._longest_try, 2 * left)
             if not self._away:  # said once a batch
                 self._away = reason
                 log.warning("%s: %s; it is asked again for %g s", self.where, reason, self._seconds)

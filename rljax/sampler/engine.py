@@ -68,6 +68,7 @@ class EmbeddedEngine(SteppedEngine):
         self._architecture = architecture
         self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
         self._frozen = FrozenWeights(model, architecture, self._dtype, self._device, shared)
+        both: Any = {"held": held, "trace": trace}
         self._batch = RunningBatch(
             architecture,
             slots=slots,
@@ -76,9 +77,8 @@ class EmbeddedEngine(SteppedEngine):
             dtype=self._dtype,
             device=self._device,
             tokenizer=tokenizer,
-            trace=trace,
             record_routes=record_routes,
-            held=held,
+            **both,
         )
         super().__init__(
             self._batch,
@@ -87,8 +87,7 @@ class EmbeddedEngine(SteppedEngine):
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,
-            held=held,
-            trace=trace,
+            **both,
         )
 
     def _check(self, request: GenerateRequest) -> None:

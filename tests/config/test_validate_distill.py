@@ -72,6 +72,7 @@ def test_beside_a_reward_any_estimator_will_do() -> None:
             f"{AT}.big.url='http://a:***@c/v1': has a user or password; write it",
         ),
         (SERVED | {"url": "127.0.0.1:8000/v1"}, {}, f"{AT}.big.url='127.0.0.1:8000/v1': no address of an endpoint; w"),
+        (SERVED | {"url": "a:secret@c:80/v1"}, {}, f"{AT}.big.url='c:80/v1': no address of an endpoint; write one"),
         (SERVED | {"url": "http:///v1"}, {}, f"{AT}.big.url='http:///v1': no address of an endpoint; write one such"),
         ({"path": "x/y", "model": "m"}, {}, f"{AT}.big.model: nothing reads it without {AT}.big.url; leave it out"),
         ({"path": "x/y", "key_variable": "K"}, {}, f"{AT}.big.key_variable: nothing reads it without {AT}.big.url; le"),

@@ -12,13 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.config.schema import CriticConfig, KlConfig, LoraConfig
+from rljax.config.schema import CriticConfig, KlConfig, LoraConfig, MeshConfig
 from rljax.learner.learner import Learner
+from rljax.learner.sharding import make_mesh, parameter_shardings
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.models.common.params import Params
+from rljax.models.families.registry import FAMILIES
 from rljax.models.files import load_architecture, stored_tensors
-from rljax.models.hf_names import from_hf
+from rljax.models.frozen import abstract_frozen, read_frozen
+from rljax.models.hf_names import from_hf, place_hf, to_hf
 from rljax.models.tiny import make_tiny
+from rljax.models.transformer import abstract_params
 from rljax.pipeline.assemble.learner import frozen_base
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
@@ -35,6 +39,8 @@ CASES: dict[str, tuple[Architecture, dict[str, Any]]] = {
         ARCHITECTURE,
         {"algorithm": {"adv_estimator": "gae", "critic": CriticConfig(), "kl": KlConfig(where="loss", coef=0.1)}},
     ),
+    "bf16": (ARCHITECTURE, {"model": {"dtype": "bf16"}}),
+    "some of the matrices": (ARCHITECTURE, {"lora": {"targets": ("q_proj", "down_proj")}}),
     "windows": (dataclasses.replace(ARCHITECTURE, family="mistral", windows=(4, 0)), {}),
     "experts": (dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(4, 2, 16)), {}),
 }
@@ -68,6 +74,27 @@ def test_it_trains_what_one_with_a_stack_trains(case: str) -> None:
     assert relative_error(apart.state.params, stacked.state.params) < 1e-4
     ids = np.arange(20, dtype=np.int32)
     np.testing.assert_allclose(apart.score(ids), stacked.score(ids), atol=1e-5)
+
+
+FAMILY_KEYS: dict[str, dict[str, Any]] = {
+    "qwen2": {"attention_bias": True, "tie_embeddings": True},
+    "qwen3_moe": {"experts": Experts(4, 2, 16)},
+    "mixtral": {"experts": Experts(4, 2, 16)},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_reads_what_one_of_several_devices_reads(family: str) -> None:
+    architecture = dataclasses.replace(ARCHITECTURE, family=family, **FAMILY_KEYS.get(family, {}))
+    tensors, device = to_hf(make_params(0, architecture), architecture), jax.devices()[0]
+    mesh = make_mesh(MeshConfig(), [device])
+    shardings = parameter_shardings(abstract_params(architecture), mesh)
+    found = read_frozen(tensors, architecture, jnp.bfloat16, device)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), found) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), abstract_frozen(architecture, jnp.bfloat16, device)
+    )
+    expected = place_hf(tensors, architecture, shardings, jnp.bfloat16)
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), as_stack(found), expected))
 
 
 def test_merged_on_the_learner_it_is_what_it_computes_with() -> None:

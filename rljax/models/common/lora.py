@@ -24,7 +24,7 @@ class Adapted:
     """The matrix ``base + scale · a @ b``, which is never made (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
 
     Attributes:
-        base: the frozen matrix; of several layers, their stack, or a tuple of one each.
+        base: the frozen matrix; of several layers their stack, or a tuple of one each, which `parted` takes out.
         a: from its rows to the rank.
         b: from the rank to its columns.
         key: of the inputs that `a` is not shown; None: it is shown all.

@@ -55,7 +55,7 @@ def open_teachers(
             try:
                 if config.mode != "replay":  # which asks nothing that was answered
                     seconds = min(TRIAL_SECONDS, config.wait_timeout)
-                    check_served(Endpoint(name, settings, seconds, "before a run starts"), config, model)
+                    check_served(Endpoint(name, settings, seconds, " before the run starts"), config, model)
             except TeacherAway:
                 raise
             except TeacherError as error:

@@ -261,24 +261,25 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
 
 
 def handed_over(estimate: Estimate, target: Target, placement: Placement) -> float:
-    """Returns the bytes of the version that engines on the learner's only device are handed there, and no file."""
-    if not _on_only_device(estimate, target, placement) or estimate.config.sync_method != "checkpoint":
+    """Returns the bytes of the version that engines on the learner's only accelerator are handed there, and no file."""
+    beside = placement.platform != "cpu" and _on_only_device(estimate, target, placement)
+    if not beside or estimate.config.sync_method != "checkpoint":
         return 0.0
     numbers = estimate.adapter if publishes_adapter(estimate.config) else estimate.parameters
     return float(numbers * BYTES[estimate.config.resolved_sync_dtype])
 
 
 def shares_base(estimate: Estimate, target: Target, placement: Placement) -> bool:
-    """Returns whether engines compute with the frozen weights of the learner; see `FrozenWeights`."""
+    """Returns whether engines compute with the frozen weights of the learner; see `FrozenBase`."""
     config = estimate.config
     alike = publishes_adapter(config) and config.engine_dtype == config.model.dtype
     return alike and _on_only_device(estimate, target, placement)
 
 
 def _on_only_device(estimate: Estimate, target: Target, placement: Placement) -> bool:
-    """Returns whether engines are threads of the learner's process on its only device, which is no CPU."""
+    """Returns whether engines are threads of the learner's process on its only device."""
     alone = estimate.mesh.size == 1 and placement.names == learner_names(estimate.config, target)
-    return alone and not placement.own_process and placement.platform != "cpu"
+    return alone and not placement.own_process
 
 
 def _fullest(scorers: Sequence[Scorer], names: Sequence[str]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -165,20 +164,12 @@ def test_nothing_is_asked_about_tokens_of_no_weight(answers: Answering) -> None:
 def test_one_that_takes_longer_than_a_try_is_given_twice_as_long(
     answers: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[float] = []
-
-    async def slow(client: Any, address: str, body: Any, headers: Any, seconds: float, *_: Any) -> tuple[Any, str]:
-        given.append(seconds)
-        if len(given) == 3:
-            return scored(None, -1.5, -2.5), ""
-        await asyncio.sleep(seconds)
-        return None, "no answer"
-
-    monkeypatch.setattr(served_teachers, "asked", slow)
-    monkeypatch.setattr(served_teachers, "_FIRST_TRY", 0.01)
-    monkeypatch.setattr(served_teachers, "_FIRST_WAIT", 0.0)
-    (found,) = asking(answers, 60.0).scores([np.array([5, 6, 7])])
-    assert (found.tolist(), given) == ([-1.5, -2.5], [0.01, 0.02, 0.04])
+    monkeypatch.setattr(served_teachers, "_FIRST_TRY", 0.05)
+    answers.answers = ["hang", "hang", (200, scored(None, -1.5, -2.5))]
+    endpoint = asking(answers, 60.0)
+    (found,) = endpoint.scores([np.array([5, 6, 7])])
+    assert (found.tolist(), len(answers.asked)) == ([-1.5, -2.5], 3)
+    assert endpoint._longest_try == pytest.approx(4 * 0.05), "the next one has that from its first try"
 
 
 def test_a_short_trial_is_about_tokens_from_all_over_the_vocabulary(

@@ -39,7 +39,7 @@ def test_a_group_runs_on_one_worker(tmp_path: Path) -> None:
         "--dist",
         "loadgroup",
     ]
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others import for seconds, in each of three processes
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others take seconds to import
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     workers = (tmp_path / "workers").read_text().split()

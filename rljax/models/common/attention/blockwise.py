@@ -97,7 +97,8 @@ def _attend(hardware: Hardware, query: _Queries, key: _Keys, value: _Keys, spans
 
         nothing = jnp.zeros((*block.query.shape[:-1], 1), jnp.float32)
         sums = (nothing + MASKED, nothing, jnp.zeros(block.query.shape, jnp.float32))
-        highest, total, summed = lax.fori_loop(*block.bounds(_size(key)), add, sums)
+        start, stop = block.bounds(_size(key))
+        highest, total, summed = lax.fori_loop(start, stop, add, sums)
         total = jnp.where(total > 0, total, 1.0)  # a query that sees nothing: 0, and no NaN in a gradient
         return (summed / total).astype(value.dtype), highest + jnp.log(total)
 
@@ -148,7 +149,8 @@ def _backward(
                 )
 
             begun = (jnp.zeros(block.query.shape, jnp.float32), *sums)
-            d_query, *more = lax.fori_loop(*block.bounds(_size(key)), add, begun)
+            start, stop = block.bounds(_size(key))
+            d_query, *more = lax.fori_loop(start, stop, add, begun)
             return tuple(more), d_query.astype(query.dtype)
 
         nothing: tuple[jax.Array, ...] = (jnp.zeros(key.shape, jnp.float32), jnp.zeros(value.shape, jnp.float32))

@@ -24,6 +24,7 @@ ATTENDED = "attended"
 """Name of attention's results for rematerialisation policies."""
 
 BLOCK = 256
+"""Queries or keys of a block, where there are as many: the few that a device may have of a short row are one block."""
 MASKED = -1e30  # finite, so that a row with nothing to see gives no NaN
 
 _Queries = Float[Array, "batch blocks kv_heads shared block head_dim"]
@@ -41,15 +42,16 @@ def blockwise_attention(
     recomputes them.
     """
     batch, time, heads, width = query.shape
-    blocks = -(-time // BLOCK)
-    room = ((0, 0), (0, blocks * BLOCK - time))
+    size = min(BLOCK, time)
+    blocks = -(-time // size)
+    room = ((0, 0), (0, blocks * size - time))
     grouped = jnp.pad(query * width**-0.5, (*room, (0, 0), (0, 0)))
-    grouped = grouped.reshape(batch, blocks, BLOCK, key.shape[2], -1, width).transpose(0, 1, 3, 4, 2, 5)
-    more = ((0, 0), (0, 0), (0, -key.shape[1] % BLOCK), (0, 0))
+    grouped = grouped.reshape(batch, blocks, size, key.shape[2], -1, width).transpose(0, 1, 3, 4, 2, 5)
+    more = ((0, 0), (0, 0), (0, -key.shape[1] % min(BLOCK, key.shape[1])), (0, 0))
     key, value = (jnp.pad(x.swapaxes(1, 2), more) for x in (key, value))
     # Queries of the padding see nothing, and widen no block's span.
-    first = jnp.pad(spans.first, room, constant_values=key.shape[2] - 1).reshape(batch, blocks, BLOCK)
-    last = jnp.pad(spans.last, room, constant_values=-1).reshape(batch, blocks, BLOCK)
+    first = jnp.pad(spans.first, room, constant_values=key.shape[2] - 1).reshape(batch, blocks, size)
+    last = jnp.pad(spans.last, room, constant_values=-1).reshape(batch, blocks, size)
     attended = _blockwise(hardware, grouped, key, value, Spans(first, last))
     return attended.transpose(0, 1, 4, 2, 3, 5).reshape(batch, -1, heads, width)[:, :time]
 
@@ -60,19 +62,25 @@ class _Block(NamedTuple):
     query: Float[Array, "kv_heads shared block head_dim"]
     spans: Spans
 
-    def bounds(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the first block of keys to read, and the first not to."""
-        return jnp.min(self.spans.first) // BLOCK, jnp.max(self.spans.last) // BLOCK + 1
+    def bounds(self, size: int) -> tuple[jax.Array, jax.Array]:
+        """Returns the first block of so many keys to read, and the first not to."""
+        return jnp.min(self.spans.first) // size, jnp.max(self.spans.last) // size + 1
 
     def scores(
         self, keys: Float[Array, "kv_heads block head_dim"], number: Int[Array, ""], hardware: Hardware
     ) -> Float[Array, "kv_heads shared block keys"]:
         scores = einsum_fp32("grtk,gsk->grts", self.query, keys, hardware)
-        return jnp.where(self.spans.visible(number * BLOCK + jnp.arange(BLOCK)), scores, MASKED)
+        size = keys.shape[1]
+        return jnp.where(self.spans.visible(number * size + jnp.arange(size)), scores, MASKED)
+
+
+def _size(keys: Float[Array, "kv_heads keys head_dim"]) -> int:
+    """Returns how many keys are a block of these, of which there are whole blocks."""
+    return min(BLOCK, keys.shape[1])
 
 
 def _cut(x: _Keys, number: Int[Array, ""]) -> Float[Array, "kv_heads block head_dim"]:
-    return lax.dynamic_slice_in_dim(x, number * BLOCK, BLOCK, axis=1)
+    return lax.dynamic_slice_in_dim(x, number * _size(x), _size(x), axis=1)
 
 
 def _attend(hardware: Hardware, query: _Queries, key: _Keys, value: _Keys, spans: Spans) -> tuple[_Queries, jax.Array]:
@@ -88,7 +96,8 @@ def _attend(hardware: Hardware, query: _Queries, key: _Keys, value: _Keys, spans
             return higher, scale * total + jnp.sum(weights, axis=-1, keepdims=True), scale * summed + more
 
         nothing = jnp.zeros((*block.query.shape[:-1], 1), jnp.float32)
-        sums, (start, stop) = (nothing + MASKED, nothing, jnp.zeros(block.query.shape, jnp.float32)), block.bounds()
+        sums = (nothing + MASKED, nothing, jnp.zeros(block.query.shape, jnp.float32))
+        start, stop = block.bounds(_size(key))
         highest, total, summed = lax.fori_loop(start, stop, add, sums)
         total = jnp.where(total > 0, total, 1.0)  # a query that sees nothing: 0, and no NaN in a gradient
         return (summed / total).astype(value.dtype), highest + jnp.log(total)
@@ -139,8 +148,9 @@ def _backward(
                     _added(d_value, more_values, number),
                 )
 
-            start, stop = block.bounds()
-            d_query, *more = lax.fori_loop(start, stop, add, (jnp.zeros(block.query.shape, jnp.float32), *sums))
+            begun = (jnp.zeros(block.query.shape, jnp.float32), *sums)
+            start, stop = block.bounds(_size(key))
+            d_query, *more = lax.fori_loop(start, stop, add, begun)
             return tuple(more), d_query.astype(query.dtype)
 
         nothing: tuple[jax.Array, ...] = (jnp.zeros(key.shape, jnp.float32), jnp.zeros(value.shape, jnp.float32))
@@ -151,7 +161,7 @@ def _backward(
 
 
 def _added(total: _Keys, more: Float[Array, "kv_heads block head_dim"], number: Int[Array, ""]) -> _Keys:
-    return lax.dynamic_update_slice_in_dim(total, _cut(total, number) + more, number * BLOCK, axis=1)
+    return lax.dynamic_update_slice_in_dim(total, _cut(total, number) + more, number * _size(total), axis=1)
 
 
 _blockwise.defvjp(_forward, _backward)

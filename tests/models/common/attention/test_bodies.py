@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh
 from rljax.models.common.attention.attention import Body, Window, attended_by, attention, body_for
 from rljax.models.common.attention.blockwise import blockwise_attention
 from rljax.models.common.attention.dense import dense_attention
-from rljax.models.common.attention.spans import causal_spans
+from rljax.models.common.attention.spans import Spans, causal_spans
 from rljax.models.common.hardware import CPU, Hardware
 
 pytestmark = pytest.mark.slow
@@ -210,6 +210,14 @@ def test_a_long_row_takes_memory_by_its_length() -> None:
 
     scores_of_a_row = 2 * 16384 * 16384 * 4 / 2**20
     assert mib(16384) < scores_of_a_row / 50
+
+
+def test_a_device_computes_for_the_few_queries_that_it_has_of_a_short_row() -> None:
+    """6 of 48, of one head of 16: 2 · 6 · 48 · 16 operations for the scores, as many for what is attended."""
+    query, keys = (jax.ShapeDtypeStruct((1, time, 1, 16), jnp.float32) for time in (6, 48))
+    spans = Spans(*(jax.ShapeDtypeStruct((1, 6), jnp.int32) for _ in range(2)))
+    program = jax.jit(functools.partial(blockwise_attention, hardware=CPU)).lower(query, keys, keys, spans)
+    assert 2 * 2 * 6 * 48 * 16 <= program.compile().cost_analysis()["flops"] < 2 * 2 * 2 * 6 * 48 * 16
 
 
 def test_blocks_that_segments_empty_are_not_read() -> None:

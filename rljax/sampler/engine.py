@@ -68,11 +68,10 @@ class EmbeddedEngine(SteppedEngine):
         self._architecture = architecture
         self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
         self._frozen = FrozenWeights(model, architecture, self._dtype, self._device, shared)
-        both: Any = {"held": held, "trace": trace}
+        both: Any = {"max_length": max_length, "held": held, "trace": trace}
         self._batch = RunningBatch(
             architecture,
             slots=slots,
-            max_length=max_length,
             decode_steps=decode_steps,
             dtype=self._dtype,
             device=self._device,
@@ -83,7 +82,6 @@ class EmbeddedEngine(SteppedEngine):
         super().__init__(
             self._batch,
             name=name,
-            max_length=max_length,
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,

@@ -45,8 +45,9 @@ def supervise(config: Config) -> int:
             return run_again_where_lost(checkpoints, on_ray.start)
     if place is None:
         return run_again_where_lost(checkpoints, lambda: _all_here(config))
-    by = f", as {place.said_by} says" if place.said_by else ""
-    say(f"learner.hosts: host {place.rank} of {place.number}{by}; coordinator {place.coordinator}")
+    if place.said_by:
+        by = f"as {place.said_by} says"
+        say(f"learner.hosts: host {place.rank} of {place.number}, {by}; coordinator {place.coordinator}")
     supervisor = Supervisor(config, [place], linked=True)
     with signals_to(supervisor.stop):
         end = supervisor.run()

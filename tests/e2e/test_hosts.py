@@ -114,6 +114,15 @@ def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_host_whose_others_never_come_says_so(tmp_path: Path, cache: Path) -> None:
+    hosts = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}", "learner.hosts.rank=0")
+    alone = Started(tmp_path / "run", cache, *FEW, *hosts, "wait_timeout=12")
+    assert alone.end() == HOST_LOST, alone.printed
+    first, *_ = [line for line in alone.printed.splitlines() if line.startswith("rljax:")]
+    assert first.endswith("host 0 of 2 did not meet the others within 12 s; start all of them with the same coordinator")
+    assert "Check failure stack trace" not in alone.printed
+
+
 def test_all_end_when_one_is_lost_and_the_same_commands_go_on(tmp_path: Path, cache: Path) -> None:
     """Host 0 and its supervisor are killed; then those of host 1 halt. Those go on when others have taken over: they
     end, and nothing of the run is harmed.

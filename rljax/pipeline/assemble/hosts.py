@@ -108,7 +108,14 @@ def initialise(config: Config) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if devices := os.environ.get("JAX_LOCAL_DEVICE_IDS"):
         jax.config.update("jax_cuda_visible_devices", devices)
-    seconds = int(min(config.wait_timeout, 10 * 60))
+    seconds, connected = int(min(config.wait_timeout, 10 * 60)), False
+
+    def lost(status: Any) -> None:
+        """Ends this process as JAX does, in many lines, but for hosts that have not met: then `connect` raises."""
+        if connected:
+            log.critical("JAX's coordination service: %s", status)
+            os.abort()
+
     client = _jax.get_distributed_runtime_client(
         keys.coordinator,
         keys.rank,
@@ -116,13 +123,15 @@ def initialise(config: Config) -> None:
         heartbeat_timeout=JAX_LATER * keys.heartbeat_timeout,
         shutdown_timeout=_SHUTDOWN,
         use_compression=True,
+        missed_heartbeat_callback=lost,
     )
     try:
         client.connect()
+        connected = True
     except RuntimeError as error:
         raise HostLost(
             f"learner.hosts.coordinator={keys.coordinator}: host {keys.rank} of {keys.number} did not meet the others "
-            f"within {seconds} s ({first_line(error)}); start all of them with the same coordinator"
+            f"within {seconds} s; start all of them with the same coordinator"
         ) from error
     state = distributed.global_state
     state.client, state.process_id, state.num_processes = client, keys.rank, keys.number

@@ -41,12 +41,12 @@ from rljax.config.schema import MODES, Config
 from rljax.config.search import found_lines, matching, nothing_found
 from rljax.config.sweep import Point, is_sweep, points
 from rljax.config.validate import ConfigError
-from rljax.interrupts import raise_on_interrupt
+from rljax.interrupts import REFUSED, raise_on_interrupt
 from sidecar.errors import printable
 from sidecar.imports import uncollected_imports
 from sidecar.workers import pulse
 
-REFUSED, FAILED = 2, 1
+FAILED = 1
 _READ = ("plan", "audit", "report")
 """Modes that say something and are over, whose reader may have seen enough."""
 _USAGE = f"""usage: rljax --config=NAME|FILE.py[:arg] [--config.KEY=VALUE ...]

@@ -17,6 +17,8 @@ SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
 HARD_SECONDS = 3.0
 """Seconds after which the kernel ends it, whoever has the interpreter's lock; exit code 142."""
+REFUSED = 2
+"""Exit code where a config is refused."""
 HOST_LOST = 75
 """Exit code where a host of a learner has lost another: the same command goes on. It is EX_TEMPFAIL of sysexits.h."""
 LEFT_SECONDS = 60.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +15,7 @@ from rljax.launch.host_places import free_port, place_of, share_of_processors
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor, say, signals_to
 from rljax.pipeline.run_dir import RunDir
+from sidecar.errors import printable
 
 MAX_RESTARTS = 3
 """Restarts of all hosts in a row without a new checkpoint in between."""
@@ -37,14 +40,14 @@ def supervise(config: Config) -> int:
     Raises:
         ConfigError: it is not known which host this process is to be.
     """
-    place, checkpoints = place_of(config, os.environ), RunDir.at(config).checkpoints
+    place, run = place_of(config, os.environ), RunDir.at(config)
     if place is None and config.launcher == "ray" and config.learner.hosts.start != "here":
         from rljax.launch.ray_gang import OnRay
 
         with contextlib.closing(OnRay(config)) as on_ray:
-            return run_again_where_lost(checkpoints, on_ray.start)
+            return run_again_where_lost(run, on_ray.start)
     if place is None:
-        return run_again_where_lost(checkpoints, lambda: _all_here(config))
+        return run_again_where_lost(run, lambda: _all_here(config))
     if place.said_by:
         by = f"as {place.said_by} says"
         say(f"learner.hosts: host {place.rank} of {place.number}, {by}; coordinator {place.coordinator}")
@@ -52,15 +55,15 @@ def supervise(config: Config) -> int:
     with signals_to(supervisor.stop):
         end = supervisor.run()
     if end.lost:
-        say(f"{end.lost}: all hosts end; {_GOES_ON}")
+        _record(run, f"{end.lost}: all hosts end; {_GOES_ON}")
     return end.code
 
 
-def run_again_where_lost(checkpoints: Path, start: Callable[[], Attempt]) -> int:
+def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
     """Starts all hosts, and again where one is lost, up to `MAX_RESTARTS` times in a row; returns the exit code.
 
     Args:
-        checkpoints: directory of them; a new one there begins the count anew.
+        run: a new checkpoint there begins the count anew.
         start: starts an attempt.
     """
     attempt: Attempt | None = None
@@ -72,7 +75,7 @@ def run_again_where_lost(checkpoints: Path, start: Callable[[], Attempt]) -> int
         if attempt is not None:
             attempt.stop(number)
 
-    restarts, reached = 0, _newest(checkpoints)
+    restarts, reached = 0, _newest(run.checkpoints)
     with signals_to(stop):
         while not stopped:
             attempt = None
@@ -82,17 +85,27 @@ def run_again_where_lost(checkpoints: Path, start: Callable[[], Attempt]) -> int
             end = attempt.run()
             if not end.lost:
                 return end.code
-            newest = _newest(checkpoints)
+            newest = _newest(run.checkpoints)
             restarts, reached = (1 if newest > reached else restarts + 1), newest
             if stopped:
-                say(f"{end.lost}: all hosts end; {_GOES_ON}")
+                _record(run, f"{end.lost}: all hosts end; {_GOES_ON}")
                 return end.code
             if restarts > MAX_RESTARTS:
                 times = f"{restarts} times in a row without a new checkpoint"
-                say(f"{end.lost}: so hosts were lost {times}; {_GOES_ON}")
+                _record(run, f"{end.lost}: so hosts were lost {times}; {_GOES_ON}")
                 return end.code
-            say(f"{end.lost}: all hosts start again from the last checkpoint (restart {restarts} of {MAX_RESTARTS})")
+            again = f"all hosts start again from the last checkpoint (restart {restarts} of {MAX_RESTARTS})"
+            _record(run, f"{end.lost}: {again}")
     return 128 + stopped
+
+
+def _record(run: RunDir, line: str) -> None:
+    """Says what has become of the hosts, and keeps it in ``logs/hosts.log`` of the run, if that has begun."""
+    say(line)
+    log = run.root / "logs" / "hosts.log"
+    if log.parent.is_dir():
+        with contextlib.suppress(OSError), log.open("a") as file:
+            file.write(printable(f"{datetime.now():%Y-%m-%d %H:%M:%S} {socket.gethostname()}: {line}") + "\n")
 
 
 def _newest(checkpoints: Path) -> int:

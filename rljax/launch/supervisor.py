@@ -19,6 +19,7 @@ from typing import Any
 
 from jax._src.lib import _jax  # JAX has no public name for its coordination service
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
 from rljax.launch.host_links import BEAT, END, ENDED, Door, Link, connect
@@ -31,6 +32,8 @@ LOOK = 0.2
 """Seconds between looks at processes and clocks."""
 GRACE = 60.0
 """Seconds in which all hosts have to end once one has: longer than those that JAX's own end of them may take."""
+TELL = 20.0
+"""Seconds between lines that say that other hosts have not started yet."""
 FAREWELL = 10.0
 """Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
 LINK, DOING = "link", "doing"
@@ -63,11 +66,15 @@ class Supervisor:
             places: of the hosts of this machine.
             environment: variables of their processes.
             linked: there are hosts on other machines, whose supervisors this one speaks with.
+
+        Raises:
+            ConfigError: another program listens where host 0 is to.
         """
         self.stopping = 0
         self._wait_timeout = config.wait_timeout
         self._doing: dict[int, tuple[str, float]] = {}
         self._timeout = config.learner.hosts.heartbeat_timeout
+        self._place = places[0]
         self._machine = places[0].coordinator.rpartition(":")[0]
         self._door = Door(_is_loopback(self._machine)) if linked and places[0].rank == 0 else None
         self._links: list[Link] = []
@@ -79,7 +86,8 @@ class Supervisor:
         self._service = _serve_jax(config, places[0]) if places[0].rank == 0 else None
         link = "" if self._door is None else self._door.address
         self.hosts = [HostProcess(config, place, link, environment) for place in places]
-        self._looked = time.monotonic()
+        self._looked = self._began = self._told = time.monotonic()
+        self._joined = not linked
         self._seen = dict.fromkeys((host.rank for host in self.hosts), self._looked)
         for host in self.hosts:
             self._watch(host.pulses.descriptor, partial(self._hear, host))
@@ -133,6 +141,7 @@ class Supervisor:
             self._end = End(max((self._ended[host.rank] for host in self.hosts), default=0))
         now = time.monotonic()
         self._make_good(now)
+        self._tell_of_others(now)
         for host in self.hosts:
             if now - self._seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
                 self._lives(host)
@@ -148,6 +157,13 @@ class Supervisor:
         if self._deadline is not None and now > self._deadline:
             left = ", ".join(self._name(rank) for rank in sorted(self._seen) if rank not in self._ended)
             self._lose(f"{left} did not end within {GRACE:g} s after another host had")
+
+    def _tell_of_others(self, now: float) -> None:
+        """Says from time to time that hosts of other machines are waited for; they meet all at once."""
+        if not self._joined and now - self._told > TELL:
+            self._told = now
+            who = f"host {self._place.rank} of {self._place.number} waits for the others"
+            say(f"learner.hosts: {who} at {self._place.coordinator}, {now - self._began:.0f} s so far")
 
     def _make_good(self, now: float) -> None:
         """Counts against nobody the time in which this process stood still itself, as its whole machine may have."""
@@ -188,6 +204,7 @@ class Supervisor:
                 what, _, rest = line.partition(" ")
                 if what == DOING:
                     self._doing[host.rank] = (rest, time.monotonic())
+                    self._has_joined()
                 elif what == LINK and self._door is None:
                     self._join(rest, host.rank)
         except EOFError:
@@ -211,6 +228,15 @@ class Supervisor:
             self._links.append(link)
             self._watch(link.sock, partial(self._listen, link))
 
+    def _has_joined(self) -> None:
+        """Says, once, that a host other than 0 is one of those that train: nothing else is printed here."""
+        if not self._joined:
+            say(
+                f"learner.hosts: host {self._place.rank} of {self._place.number} trains with host 0 "
+                f"({self._machine}), which prints the progress"
+            )
+        self._joined = True
+
     def _take(self, link: Link) -> None:
         assert link.rank is not None
         self._links.append(link)
@@ -219,6 +245,7 @@ class Supervisor:
 
     def _greet(self, link: Link) -> None:
         assert link.rank is not None
+        self._joined |= link.rank != 0  # host 0 has met all when it has met one
         self._names[link.rank] = link.name
         self._seen[link.rank] = time.monotonic()
 
@@ -275,8 +302,19 @@ def signals_to(stop: Callable[[int], None]) -> Iterator[None]:
 
 
 def _serve_jax(config: Config, place: Place) -> Any:
-    """Starts JAX's coordination service, through which the hosts find each other and speak."""
+    """Starts JAX's coordination service, through which the hosts find each other and speak.
+
+    Raises:
+        ConfigError: another program listens at its port, which JAX would share with it without a word.
+    """
     keys, (machine, _, port) = config.learner.hosts, place.coordinator.rpartition(":")
+    try:
+        socket.create_server(("127.0.0.1" if _is_loopback(machine) else "", int(port))).close()
+    except OSError as error:
+        raise ConfigError(
+            f"learner.hosts.coordinator={place.coordinator}: host 0 cannot listen there ({error.strerror}): another "
+            "run may; write another port, for all hosts"
+        ) from error
     return _jax.get_distributed_runtime_service(
         place.coordinator if _is_loopback(machine) else f"[::]:{port}",
         place.number,

@@ -37,7 +37,17 @@ class HostsError(Exception):
     """The hosts of a learner cannot go on together. One line: which host, what, what to do.
 
     It is no RuntimeError, which who writes files takes for a failure of the disk.
+
+    Attributes:
+        exit_code: of the program; the same on every host.
     """
+
+    exit_code = 1
+
+    def __init__(self, line: str, exit_code: int | None = None) -> None:
+        super().__init__(line)
+        if exit_code is not None:
+            self.exit_code = exit_code
 
 
 class HostLost(HostsError):
@@ -142,40 +152,42 @@ class Hosts:
         mine, key = mine or {}, str(self._count)
         if not self.leads:
             self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
-            if refusal := self._await_leader(f"{key}/go").decode():
-                raise HostsError(refusal)
+            if refusal := json.loads(self._await_leader(f"{key}/go")):
+                raise HostsError(*refusal)
             self._current = what
             self.doing(what)
             return 0.0, 0
         began = time.monotonic()
-        waited, slowest, refusal = 0.0, 0, ""
+        refusal: tuple[str, int] | None = None
+        waited, slowest = 0.0, 0
         for rank in range(1, self.number):
             theirs = json.loads(self._await(f"{key}/ready/{rank}", f"{self.names[rank]} to {what}", began))
             if time.monotonic() - began > waited + 1e-3 or not slowest:
                 waited, slowest = time.monotonic() - began, rank
             refusal = refusal or self._difference(rank, mine, theirs)
-        self._set(f"{key}/go", refusal.encode())
+        self._set(f"{key}/go", json.dumps(refusal).encode())
         self._client.key_value_delete(f"{_PREFIX}{self._count - 1}/")  # all have read what was before
         if refusal:
-            raise HostsError(refusal)
+            raise HostsError(*refusal)
         return waited, slowest
 
-    def _difference(self, rank: int, mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    def _difference(self, rank: int, mine: Mapping[str, str], theirs: Mapping[str, Any]) -> tuple[str, int] | None:
+        """Returns why they cannot go on, and the exit code for it; None where they can."""
         if _FAILED in theirs:
-            return f"{self.names[rank]}: {theirs[_FAILED]}"
+            why, code = theirs[_FAILED]
+            return f"{self.names[rank]}: {why}", code
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
                 return (
                     f"{self.names[rank]}: its {name} is another than that of {self.names[0]}; start all hosts of a "
                     "learner with the same config, program and files"
-                )
-        return ""
+                ), HostsError.exit_code
+        return None
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, exit_code: int) -> None:
         """Says why this host, not host 0, cannot do what was announced: host 0 hears it where it waits for this one."""
-        self._client.key_value_set_bytes(
-            f"{_PREFIX}{self._count}/ready/{self.rank}", json.dumps({_FAILED: why}).encode(), allow_overwrite=True
-        )
+        said = json.dumps({_FAILED: (why, exit_code)}).encode()
+        self._client.key_value_set_bytes(f"{_PREFIX}{self._count}/ready/{self.rank}", said, allow_overwrite=True)
 
     def gather(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes]:
         """Returns what each host gives within some seconds, by rank; to host 0 alone. It may be of any size.

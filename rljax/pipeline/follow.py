@@ -61,7 +61,7 @@ def follow(config: Config, hosts: Hosts) -> None:
         heard = hosts.hear()
         if heard.what == STOP:
             hosts.gather("end", b"")
-            raise HostsError(f"{hosts.names[0]} has ended: {heard.said['why']}")
+            raise HostsError(f"{hosts.names[0]} has ended: {heard.said['why']}", heard.said["exit_code"])
         if heard.what == END:
             break
         failpoint("follow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
 from rljax.launch.host_links import Door, Link, connect
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End
+from rljax.pipeline.run_dir import RunDir
 
 LOST = End(HOST_LOST, "host 1 was ended by SIGKILL")
 
@@ -36,18 +38,26 @@ class Scripted:
 
 
 def test_attempts_without_a_new_checkpoint_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three restarts in a row; after a checkpoint three more."""
-    attempts = iter([Scripted(LOST), Scripted(LOST, tmp_path / "7"), *[Scripted(LOST)] * MAX_RESTARTS])
-    assert run_again_where_lost(tmp_path, lambda: next(attempts)) == HOST_LOST
+    """Three restarts in a row; after a checkpoint three more. The run's directory keeps each line."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "logs").mkdir()
+    attempts = iter([Scripted(LOST), Scripted(LOST, tmp_path / "checkpoints" / "7"), *[Scripted(LOST)] * MAX_RESTARTS])
+    run = RunDir(tmp_path)
+    assert run_again_where_lost(run, lambda: next(attempts)) == HOST_LOST
     assert list(attempts) == []
     said = capsys.readouterr().err.splitlines()
     assert [line[line.index("(") :] for line in said[:-1]] == [f"(restart {n} of 3)" for n in (1, 1, 2, 3)]
     assert "4 times in a row without a new checkpoint; the same command goes on" in said[-1]
+    kept = (tmp_path / "logs" / "hosts.log").read_text().splitlines()
+    assert [line.partition(f" {socket.gethostname()}: ")[2] for line in kept] == [
+        line.removeprefix("rljax: ") for line in said
+    ]
 
 
 def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
     attempts = iter([Scripted(LOST), Scripted(End(1))])
-    assert run_again_where_lost(tmp_path, lambda: next(attempts)) == 1
+    assert run_again_where_lost(RunDir(tmp_path), lambda: next(attempts)) == 1
+    assert not list(tmp_path.iterdir())  # of a run that has not begun nothing is kept
     assert list(attempts) == []
 
 
@@ -63,7 +73,7 @@ def test_a_signal_while_they_start_reaches_them(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGTERM)
         return Told(End(0))
 
-    assert run_again_where_lost(tmp_path, start) == 0
+    assert run_again_where_lost(RunDir(tmp_path), start) == 0
     assert heard == [signal.SIGTERM]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST
@@ -149,3 +151,23 @@ def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supe
     other.join()
     said = f"host 1 ({os.uname().nodename}) was ended by SIGKILL"
     assert ends == [End(HOST_LOST, said)] * 2
+
+
+def test_a_host_says_that_it_waits_and_that_it_trains(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "TELL", 0.3)
+    doing = "pulse.current().tell('doing train step 1'); "
+    assert ended(watched(f"time.sleep(1); {doing}{doing}time.sleep(1)", rank=1)) == End(0)
+    *waits, trains = [line for line in capsys.readouterr().err.splitlines() if "learner.hosts" in line]
+    assert waits
+    assert all("host 1 of 2 waits for the others at 127.0.0.1:" in line for line in waits)
+    assert "host 1 of 2 trains with host 0 (127.0.0.1), which prints the progress" in trains
+
+
+def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:
+    """JAX would listen at it too, and hosts would come to either."""
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"learner.hosts.coordinator=first:{port}: host 0 cannot listen there"):
+            Supervisor(config(), [Place(0, 2, f"first:{port}")], linked=True)

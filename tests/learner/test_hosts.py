@@ -88,12 +88,18 @@ def test_who_is_late_is_named(start: Start) -> None:
 
 
 def test_why_a_host_cannot_go_on_comes_to_host_0(start: Start) -> None:
-    first, second = start(2)
+    """And from there to the others; all end with the code that it has."""
+    first, second, third = start(3)
     first.announce("begin")
     second.hear()
-    second.fail("no such model")
-    with pytest.raises(HostsError, match="host 1: no such model"):
-        first.agree("open the model")
+    second.fail("no such model", 2)
+    third.hear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(third.agree, "open the model")
+        for agree in (lambda: first.agree("open the model"), waiting.result):
+            with pytest.raises(HostsError, match="host 1: no such model") as raised:
+                agree()
+            assert raised.value.exit_code == 2
 
 
 def test_what_each_gives_comes_to_host_0_alone(start: Start) -> None:

@@ -23,9 +23,10 @@ import sidecar
 from rljax.config.fields import ConfigError
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
-from rljax.interrupts import end_at_once
+from rljax.interrupts import REFUSED, end_at_once
 from rljax.learner.hosts import JAX_LATER, HostLost, Hosts, HostsError, means_loss
 from rljax.learner.sharding import select_devices
+from rljax.tasks.task import BadRow
 from sidecar.errors import first_line
 from sidecar.workers.pulse import current as current_pulse
 
@@ -85,12 +86,14 @@ def joined(config: Config) -> Iterator[Hosts | None]:
 
 def _tell(hosts: Hosts, error: BaseException) -> None:
     """Tells the other hosts, as far as they listen, why this one ends."""
+    why = first_line(error) if isinstance(error, Exception) else type(error).__name__
+    code = REFUSED if isinstance(error, ConfigError | BadRow) else HostsError.exit_code
     with contextlib.suppress(Exception):
         if hosts.leads:
-            hosts.announce(STOP, {"why": first_line(error) if isinstance(error, Exception) else type(error).__name__})
+            hosts.announce(STOP, {"why": why, "exit_code": code})
             hosts.gather("end", b"", _FAREWELL)
         elif not isinstance(error, HostsError):
-            hosts.fail(first_line(error) if isinstance(error, Exception) else type(error).__name__)
+            hosts.fail(why, code)
 
 
 def initialise(config: Config) -> None:

@@ -152,8 +152,8 @@ class Hosts:
         mine, key = mine or {}, str(self._count)
         if not self.leads:
             self._set(f"{key}/ready/{self.rank}", json.dumps(mine).encode())
-            if refusal := json.loads(self._await_leader(f"{key}/go")):
-                raise HostsError(*refusal)
+            if heard := json.loads(self._await_leader(f"{key}/go")):
+                raise HostsError(*heard)
             self._current = what
             self.doing(what)
             return 0.0, 0

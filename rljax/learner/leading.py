@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,24 +61,28 @@ class LeadingLearner(Learner):
         demonstrations: Sequence[Trajectory] = (),
         before: Callable[[Sequence[Batch]], None] = lambda batches: None,
     ) -> dict[str, float]:
-        """See `Learner.train`. Its metrics also say how long the slowest host was waited for, and which it was.
+        """See `Learner.train`. Its metrics also say how long it took to agree on the batch, for how much of that the
+        slowest host was waited for, and which it was.
 
         Raises:
             HostsError: a host is late, or has packed another batch.
         """
-        waited, slowest = 0.0, 0
+        said: dict[str, float] = {}
+        began = time.perf_counter()
 
         def agreed(batches: Sequence[Batch]) -> None:
-            nonlocal waited, slowest
             before(batches)
+            packed = time.perf_counter()
             with part(HOSTS):
                 waited, slowest = self._hosts.agree(f"train step {self.steps}", batch_named(self.steps, batches))
+            agreeing = announced - began + time.perf_counter() - packed
+            said.update({"hosts/agree": agreeing, "hosts/wait": waited, "hosts/slowest": float(slowest)})
 
         shown = [Group(TaskId("", 0, 0), tuple(demonstrations))] if demonstrations else []
         sizes = {"step": self.steps, "groups": len(groups), "reused": len(reused)}
         self._hosts.announce(TRAIN, sizes, [encode(group) for group in (*groups, *reused, *shown)])
-        metrics = super().train(groups, reused=reused, demonstrations=demonstrations, before=agreed)
-        return metrics | {"hosts/wait": waited, "hosts/slowest": float(slowest)}
+        announced = time.perf_counter()
+        return super().train(groups, reused=reused, demonstrations=demonstrations, before=agreed) | said
 
     def score(self, token_ids: Int[np.ndarray, " time"]) -> Float[np.ndarray, " time-1"]:
         """See `Learner.score`."""

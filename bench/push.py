@@ -141,7 +141,7 @@ def changed(params: Any, share: float, seed: int) -> Any:
 
 def change(learner: Learner, share: float, seed: int) -> None:
     """Has a learner's parameters change, as `changed`."""
-    learner.state = replace(learner.state, params=changed(learner.state.params, share, seed))
+    learner.state = replace(learner.state, params=jax.block_until_ready(changed(learner.state.params, share, seed)))
 
 
 def config_of(run_dir: Path) -> Config:

@@ -83,6 +83,11 @@ class Run:
         Raises:
             ConfigError, LedgerError, ModelNotFound: one line that says what is wrong and what to do.
         """
+        if config.has_hosts and hosts is None:
+            raise ConfigError(
+                f"learner.hosts.number={config.learner.hosts.number}: a Run is one process; start the command rljax, "
+                "or write 1"
+            )
         share_gpu_memory(config)
         keep_compiled(config)
         escape_log_records()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import typing
 from collections.abc import Mapping
@@ -51,7 +52,9 @@ def from_text(hint: Any, text: str, path: str) -> Any:
         return _literal(text)
     if typing.get_origin(kind) is Mapping and text.strip() == "{}":
         return {}
-    raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE")
+    few = [field.name for field in dataclasses.fields(hint)][:4] if dataclasses.is_dataclass(hint) else []
+    such = f" ({', '.join(few)}, …)" if few else ""
+    raise ConfigError(f"{path}={text}: this is a group of keys; write {path}.KEY=VALUE{such}")
 
 
 def _whole(text: str) -> int | None:

@@ -46,7 +46,7 @@ def _check_layout(config: Config) -> Refusals:
 
 def _is_address(text: str) -> bool:
     machine, _, port = text.rpartition(":")
-    return bool(machine) and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+    return bool(machine) and ":" not in machine and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
 
 
 def _check_hosts(config: Config) -> Refusals:
@@ -61,7 +61,9 @@ def _check_hosts(config: Config) -> Refusals:
     if hosts.rank is not None and hosts.coordinator is None:
         yield ConfigError(f"learner.hosts.rank={hosts.rank}: write learner.hosts.coordinator, HOST:PORT of host 0, too")
     if hosts.coordinator is not None and not _is_address(hosts.coordinator):
-        yield ConfigError(f"learner.hosts.coordinator={hosts.coordinator!r}: write HOST:PORT of host 0")
+        yield ConfigError(
+            f"learner.hosts.coordinator={hosts.coordinator!r}: write HOST:PORT of host 0, HOST a name or IPv4 address"
+        )
     if hosts.start == "here" and (hosts.rank is not None or hosts.coordinator is not None):
         yield ConfigError(
             "learner.hosts.start=here: this command starts all hosts; leave learner.hosts.rank and coordinator out"

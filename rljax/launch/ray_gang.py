@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -41,8 +41,8 @@ class HostActor:
 
     def __init__(self, log: str, directory: str) -> None:
         os.chdir(directory)
-        Path(log).unlink(missing_ok=True)
         redirect_output(log)
+        self._size = os.path.getsize(log)  # what attempts before this one have printed stays
         end_group_with_process()
         self._log = log
         self._supervisor: Supervisor | None = None
@@ -72,9 +72,9 @@ class HostActor:
             self._supervisor.stop(number)
 
     def printed(self, start: int) -> bytes:
-        """Returns what the host has printed from a byte on."""
+        """Returns what the host has printed in this attempt, from a byte on."""
         with open(self._log, "rb") as log:
-            log.seek(start)
+            log.seek(self._size + start)
             return log.read()
 
 
@@ -93,7 +93,7 @@ class OnRay:
             self._kind = _kind(config)
             self._accelerators = of_hosts(config, self._kind)
             each = {"CPU": 1.0, **{name: count / number for name, count in self._accelerators.items()}}
-            apart = sum(node["Alive"] for node in ray.nodes()) >= number
+            apart = sum(map(functools.partial(_has, each), ray.nodes())) >= number
             strategy = "STRICT_SPREAD" if apart else "PACK"
             group = cluster.reserve([each] * number, None, add_up([each] * number), strategy)
             # Host 0 is a process that joins the cluster for its engines.
@@ -169,7 +169,9 @@ class RayAttempt:
             ends += [End(HOST_LOST, f"the supervisor of host {rank} does not end") for rank in waiting.values()]
         finally:
             _kill(self._actors)
-        return next((end for end in ends if end.lost), End(max(end.code for end in ends)))
+        lost = next((end for end in ends if end.lost), End(0))
+        said = [end for end in ends if not end.lost and end.code]  # by a host itself: others may have lost it by that
+        return max(said, key=lambda end: end.code, default=lost)
 
     def stop(self, number: int) -> None:
         """See `Attempt`."""
@@ -185,6 +187,11 @@ class RayAttempt:
             self._printed += len(printed)
             sys.stdout.write(printed.decode(errors="replace"))
             sys.stdout.flush()
+
+
+def _has(amounts: Mapping[str, float], node: Mapping[str, Any]) -> bool:
+    """Returns whether a node has room for a host."""
+    return node["Alive"] and all(node["Resources"].get(name, 0.0) >= amount for name, amount in amounts.items())
 
 
 def _kill(actors: Sequence[Any]) -> None:

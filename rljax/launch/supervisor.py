@@ -21,7 +21,7 @@ from jax._src.lib import _jax  # JAX has no public name for its coordination ser
 
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
-from rljax.interrupts import HOST_LOST
+from rljax.interrupts import HARD_EXIT, HOST_LOST
 from rljax.launch.host_links import BEAT, END, ENDED, Door, Link, connect
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
 from rljax.learner.hosts import JAX_LATER
@@ -179,7 +179,7 @@ class Supervisor:
         self._say(f"{ENDED} {rank} {code}")
         if self._end is not None:
             return
-        if code and self.stopping:  # before there was anything to save
+        if self.stopping and code in (-self.stopping, 128 + self.stopping, HARD_EXIT):  # there was nothing to save yet
             self._end = End(code if code > 0 else 128 - code)
         elif code < 0 or code == HOST_LOST:
             why = f"{self._name(rank)} {how_it_ended(code)}" if code < 0 else f"{self._name(rank)} has lost another"
@@ -188,9 +188,13 @@ class Supervisor:
             self._deadline = self._deadline or time.monotonic() + GRACE
 
     def _lose(self, why: str) -> None:
+        """Ends all. Where a host has said itself why it ended, the others have lost it by that, and it is no loss: to
+        start again would end in the same way.
+        """
         if self._end is None:
             self._say(f"{END} {why}")
-            self._end = End(HOST_LOST, why)
+            said = [code for code in self._ended.values() if code > 0 and code != HOST_LOST]
+            self._end = End(max(said)) if said else End(HOST_LOST, why)
 
     def _say(self, line: str, but: Link | None = None) -> None:
         for link in self._links:

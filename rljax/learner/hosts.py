@@ -81,7 +81,8 @@ class Hosts:
         rank: number of this host, from 0.
         number: of hosts.
         names: of the hosts by rank, for messages; numbers alone until `exchange_names`.
-        doing: is called on hosts other than 0 with what they begin to do with all others, and with "" when it is done.
+        doing: is called with what this host begins to do with all others, and with "" when it is done: on hosts other
+            than 0 by `agree` and `hear`, on host 0 by who waits for a disk, until the next `announce`.
     """
 
     def __init__(self, client: Any, rank: int, number: int, timeout: float) -> None:
@@ -113,6 +114,7 @@ class Hosts:
 
     def announce(self, what: str, said: Mapping[str, Any] | None = None, parts: Sequence[bytes] = ()) -> None:
         """Says what host 0 is about to do; see `Announcement`."""
+        self.doing("")
         self._count += 1
         self._set_whole(f"{self._count}/parts", b"".join(parts))
         header = {"what": what, "said": said or {}, "lengths": [len(part) for part in parts]}
@@ -185,9 +187,17 @@ class Hosts:
         return None
 
     def fail(self, why: str, exit_code: int) -> None:
-        """Says why this host, not host 0, cannot do what was announced: host 0 hears it where it waits for this one."""
+        """Says why this host, not host 0, cannot do what was announced: host 0 hears it where it waits for this one,
+        or, where that was agreed on before, when it asks for the next.
+        """
         said = json.dumps({_FAILED: (why, exit_code)}).encode()
-        self._client.key_value_set_bytes(f"{_PREFIX}{self._count}/ready/{self.rank}", said, allow_overwrite=True)
+        for count in (self._count, self._count + 1):
+            self._client.key_value_set_bytes(f"{_PREFIX}{count}/ready/{self.rank}", said, allow_overwrite=True)
+
+    def refuse(self, why: str, exit_code: int) -> None:
+        """Says why host 0 cannot do what it has announced: the others hear it where they wait for it to agree."""
+        said = json.dumps((f"{self.names[0]} has ended: {why}", exit_code)).encode()
+        self._client.key_value_set_bytes(f"{_PREFIX}{self._count}/go", said, allow_overwrite=True)
 
     def gather(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes]:
         """Returns what each host gives within some seconds, by rank; to host 0 alone. It may be of any size.

@@ -32,6 +32,7 @@ from rljax.weights.parts import owners
 from rljax.weights.publisher import SharedTensors
 from sidecar.channels.versions import TensorInfo, checksum, tensor_info
 from sidecar.errors import first_line
+from sidecar.fingerprint import fingerprint
 from sidecar.stored import Tensor
 
 LOAD, RESTORE, TRAIN, SCORE, EXPORT = "load", "restore", "train", "score", "export"
@@ -50,7 +51,7 @@ class LeadingLearner(Learner):
     def load(self, tensors: Mapping[str, Tensor], adapter: Params | None = None) -> None:
         """See `Learner.load`."""
         self._hosts.announce(LOAD)
-        self._hosts.agree("read the model")
+        self._hosts.agree("read the model", weights_named(tensors))
         super().load(tensors, adapter)
 
     def train(
@@ -117,12 +118,14 @@ class LeadingWeights(SharedTensors):
         what = "write a version"
         self._hosts.agree(what, {"number of trained batches": str(self._steps)})
         given = [json.loads(one) for one in self._hosts.gather(what, b"{}")]
+        self._hosts.doing("")
         return {name: tensor_info(info) for infos in given for name, info in infos.items()}
 
     def _announce(self, layer: int | None) -> None:
         path = None if self._beside is None else str(self._beside)
         self._hosts.announce(EXPORT, {"dtype": self._dtype, "layer": layer, "beside": path})
         self._hosts.agree("export weights", {"number of trained batches": str(self._steps)})
+        self._hosts.doing("write a version")
 
     def __getitem__(self, name: str) -> jax.Array:
         return self._weights[name]
@@ -241,6 +244,11 @@ def asked_by_leader(hosts: Hosts, ask: Ask | None) -> Ask:
         return np.split(np.frombuffer(said[1:], np.float32), np.cumsum([len(t.token_ids) for t in trajectories])[:-1])
 
     return share
+
+
+def weights_named(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Returns what hosts compare of a model's files: each would place its own shards of another model."""
+    return {"model's weights (model.path)": fingerprint(tensors)}
 
 
 def batch_named(step: int, batches: Sequence[Batch]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.learner.hosts import Announcement, Hosts, HostsError
 from rljax.learner.leading import (
@@ -27,13 +28,15 @@ from rljax.learner.leading import (
     metadata_named,
     own_checksums,
     owners_of,
+    weights_named,
 )
 from rljax.learner.learner import Learner
 from rljax.learner.packing import Batch
 from rljax.learner.programs import Compilation, shape_of, told_of_memory
+from rljax.models.files import stored_tensors
 from rljax.pipeline.assemble.compile_cache import keep_compiled
 from rljax.pipeline.assemble.hosts import END, STOP, own_output_of_libraries
-from rljax.pipeline.assemble.learner import BEGIN, begin, compile_ahead, load_base
+from rljax.pipeline.assemble.learner import BEGIN, begin, check_saved_adapter, compile_ahead, load_base
 from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
@@ -79,6 +82,11 @@ class Follower:
     def __init__(self, config: Config, hosts: Hosts, heard: Announcement) -> None:
         """Opens the model and the checkpoints, and builds a learner without state."""
         run = RunDir.at(config)
+        if not run.is_seen(heard.said["sign"]):
+            raise ConfigError(
+                f"run_dir={run.root}: {hosts.names[hosts.rank]} does not see there what {hosts.names[0]} has written; "
+                "write a directory that all hosts share"
+            )
         own_output_of_libraries(run.root, hosts.rank)
         self._hosts = hosts
         self._model: Model = open_model(config, run)
@@ -112,11 +120,12 @@ class Follower:
             self._ahead.close()
 
     def _load(self, _: Announcement) -> None:
-        self._hosts.agree("read the model")
+        self._hosts.agree("read the model", weights_named(stored_tensors(self._model.directory)))
         begin(self._learner, self._model)
 
     def _restore(self, heard: Announcement) -> None:
         step = heard.said["step"]
+        check_saved_adapter(self._learner.config, self._model, self._checkpoints, step)
         self._hosts.agree(f"restore the checkpoint of step {step}", metadata_named(self._checkpoints, step))
         go_on_after(heard.said["operation"])
         self._learner.restore(self._checkpoints, step)

@@ -55,6 +55,22 @@ class RunDir:
         """Returns the directory that a config names, be it there or not."""
         return cls(Path(config.run_dir or "runs/unnamed"))
 
+    @contextlib.contextmanager
+    def sign(self) -> Iterator[str]:
+        """Leaves a sign in the directory while the context lasts; yields its name, by which other hosts know the
+        directory.
+        """
+        path = self.root / f".hosts-{uuid.uuid4().hex}"
+        path.write_bytes(b"")
+        try:
+            yield path.name
+        finally:
+            path.unlink(missing_ok=True)
+
+    def is_seen(self, sign: str) -> bool:
+        """Returns whether this is the directory in which that sign was left."""
+        return (self.root / sign).exists()
+
     @classmethod
     def create(cls, config: Config) -> RunDir:
         """Creates the directory and checks that it can be written.

@@ -27,6 +27,7 @@ def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
         ({"number": 2, "start": "here", "coordinator": "first:1"}, 4, {}, "learner.hosts.start=here: "),
         ({"number": 2, "rank": 1}, 4, {}, "learner.hosts.rank=1: write learner.hosts.coordinator"),
         ({"number": 2, "rank": 2, "coordinator": "first:1"}, 4, {}, "learner.hosts.rank=2: .* counts from 0 to 1"),
+        ({"number": 2, "coordinator": "[fd00::1]:8476"}, 4, {}, ".*HOST a name or IPv4 address"),
         ({"number": 2, "coordinator": "first"}, 4, {}, "learner.hosts.coordinator='first': write HOST:PORT of host 0"),
         (
             {"number": 2, "coordinator": "first:99999"},

@@ -88,6 +88,7 @@ def test_an_override_has_the_type_of_its_key(override: str, value: Any, simple: 
         ("max_steps=None", "max_steps=None: expected an integer"),
         ("observe.tensorboard=yes", "observe.tensorboard=yes: expected true or false"),
         ("learner=3", "learner=3: this is a group of keys; write learner.KEY=VALUE"),
+        ("learner.hosts=2", "learner.hosts=2: this is a group of keys; write learner.hosts.KEY=VALUE (number, "),
         ("seed.x=3", "seed.x: seed is a single value and has no key 'x'"),
         ("algorithm.filters=a,,b", "algorithm.filters='a,,b': an element is empty"),
         ("sidecar.generating_args.stop=\n", "sidecar.generating_args.stop='\\n': an element is empty"),

@@ -94,9 +94,13 @@ def test_a_signal_while_a_host_starts_on_ray_reaches_it(monkeypatch: pytest.Monk
     for name in ("redirect_output", "end_group_with_process"):  # they would be those of the tests
         monkeypatch.setattr(ray_gang, name, lambda *_: None)
     monkeypatch.setattr(ray_gang, "Supervisor", Told)
+    (tmp_path / "log").write_text("of an attempt before")
     actor = ray_gang.HostActor(str(tmp_path / "log"), str(tmp_path))
     assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "")
     assert heard == [signal.SIGTERM]
+    with (tmp_path / "log").open("a") as log:
+        log.write("step 1")
+    assert (actor.printed(0), actor.printed(5)) == (b"step 1", b"1"), "what was printed before stays, and is shown once"
 
 
 @pytest.fixture

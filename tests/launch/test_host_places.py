@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
 
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, HostsConfig, LearnerConfig, MeshConfig
@@ -42,6 +46,47 @@ def test_slurm_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     assert place_of(config(), {}) == Place(1, 2, "node07:61808", "slurm", "0,1")
+
+
+@pytest.fixture
+def tpu_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A TPU machine, and the attributes that its metadata server knows."""
+    attributes = {"tpu-env": "ZONE: 'us-east5-a'"}
+
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = attributes.get(self.path.rpartition("/")[2])
+            self.send_response(404 if found is None else 200)
+            self.end_headers()
+            self.wfile.write((found or "").encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever).start()
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.server_port}")
+    yield attributes
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_tpu_slice_says_it(tpu_machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the attributes of its metadata server, of which JAX asks; all TPUs of a machine are its host's."""
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
+    tpu_machine |= {"agent-worker-number": "1", "worker-network-endpoints": "unknown:0:127.0.0.1,unknown:1:127.0.0.2"}
+    assert place_of(config(), {}) == Place(1, 2, "127.0.0.1:8482", "gcetpu", "")
+    tpu_machine["worker-network-endpoints"] = "unknown:0:127.0.0.1"
+    assert place_of(config(), {}) is None
+
+
+@pytest.mark.usefixtures("tpu_machine")
+def test_a_tpu_slice_on_kubernetes_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variables that GKE sets."""
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "true")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost,second")
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    assert place_of(config(), {}) == Place(1, 2, "localhost:8482", "gketpu", "")
 
 
 @pytest.mark.parametrize("tasks", ["1", None])

@@ -119,6 +119,32 @@ def test_what_all_say_themselves_is_the_end(watched: Callable[..., Supervisor]) 
     assert ended(watched("", "")) == End(0)
 
 
+def test_who_says_why_it_ends_is_not_lost_by_the_others(watched: Callable[..., Supervisor]) -> None:
+    """Host 0 loses what host 1 exchanged with it, and no start of all again would do better."""
+    assert ended(watched(f"time.sleep(2); sys.exit({HOST_LOST})", "sys.exit(1)")) == End(1)
+
+
+def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
+    """It is not what the signal was to end before there was anything to save."""
+    there = tmp_path / "there"
+    first = f"signal.signal(signal.SIGTERM, lambda *_: open({str(there)!r}, 'w')); {LIVES}"
+    second = f"\nwhile not os.path.exists({str(there)!r}): time.sleep(0.01)\nos.kill(os.getpid(), signal.SIGKILL)"
+    watching = watched(f"{first}", second)
+    sent = threading.Event()
+
+    def stop() -> None:
+        while not there.exists() and not sent.wait(0.2):
+            watching.stop(signal.SIGTERM)
+
+    ended_by_itself = threading.Thread(target=stop)
+    ended_by_itself.start()
+    try:
+        assert ended(watching) == End(HOST_LOST, "host 1 was ended by SIGKILL")
+    finally:
+        sent.set()
+        ended_by_itself.join()
+
+
 def test_who_stays_behind_is_ended(watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "GRACE", 1.0)
     assert ended(watched("", LIVES)) == End(HOST_LOST, "host 1 did not end within 1 s after another host had")

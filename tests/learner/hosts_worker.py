@@ -8,6 +8,7 @@ Each trains all objectives, one after the other. The first process leaves in the
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -21,16 +22,20 @@ from jax._src import distributed  # JAX has no public names for its coordination
 
 from rljax.algorithms.inputs import LossInputs, TokenLoss
 from rljax.algorithms.registry import policy_losses
+from rljax.config.model import LoraConfig
 from rljax.config.schema import Config, DistillConfig, KlConfig, TeacherConfig
 from rljax.learner.hosts import Hosts
 from rljax.learner.leading import asked_by_leader
 from rljax.learner.learner import Learner
 from rljax.learner.teachers import Ask, AskedTeacher, StoredTeacher
+from rljax.models.common.architecture import Experts
 from rljax.models.common.placing import readable
 from rljax.models.hf_names import to_hf
 from rljax.trajectory import Trajectory
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, trajectories_of
 
+ROUTED = dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(4, 2, 16))
+METRIC = "metric "
 DEVICES = 4
 LEARNING_RATE = 1e-3
 LOSSES = policy_losses.names()
@@ -49,6 +54,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "teacher": {"distill": DistillConfig(teachers={"other": TeacherConfig(path="none")})},
     "served teacher": {"distill": DistillConfig(teachers={"other": TeacherConfig(url="http://none", model="none")})},
     "running moments": {"norm_mean": "running", "norm_std": "running", "ppo_epochs": 2},
+    "adapter": {"kl": KlConfig(where="loss", coef=0.1)},
+    "experts": {"router_aux_loss_coef": 0.01},
 }
 """What is computed over all devices and read on the host, or kept from step to step."""
 
@@ -80,13 +87,17 @@ def trained(name: str) -> dict[str, np.ndarray]:
         learner={"rows_per_microbatch": 8},
         optimizer={"learning_rate": LEARNING_RATE},
         algorithm=OBJECTIVES[name],
+        model={"lora": LoraConfig(rank=4)} if name == "adapter" else {},
     )
-    learner = Learner(config, ARCHITECTURE, make_params(), devices=jax.devices(), teachers=given_teachers(config))
+    architecture = ROUTED if name == "experts" else ARCHITECTURE
+    given = config, architecture, make_params(architecture=architecture)
+    learner = Learner(*given, devices=jax.devices(), teachers=given_teachers(config))
     found: dict[str, np.ndarray] = {}
     groups = make_groups(0)  # at each step: another batch may be of another shape, and compiled anew
     shown = trajectories_of(make_groups(100, groups=1)) if name == "losses" else ()
     for step in LOSSES if name == "losses" else range(3):
-        learner.train(groups, demonstrations=shown)
+        metrics = learner.train(groups, demonstrations=shown)
+        found |= {f"{name}: {step}: {METRIC}{key}": np.asarray(value) for key, value in metrics.items()}
         whole = readable((learner.state.params, learner.state.aux_state.get("critic", {})))
         leaves, _ = jax.tree.flatten_with_path(whole)
         found |= {f"{name}: {step}: {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}

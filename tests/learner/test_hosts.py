@@ -102,6 +102,30 @@ def test_why_a_host_cannot_go_on_comes_to_host_0(start: Start) -> None:
             assert raised.value.exit_code == 2
 
 
+def test_a_failure_after_all_have_agreed_comes_with_the_next_thing(start: Start) -> None:
+    """Host 0 would wait for this one until it counted as lost, and all would start again."""
+    first, second = start(2)
+    first.announce("load")
+    second.hear()
+    with ThreadPoolExecutor(1) as pool:
+        agreed = pool.submit(second.agree, "read the model")
+        first.agree("read the model")
+        agreed.result()
+    second.fail("no memory", 1)
+    first.announce("score")
+    with pytest.raises(HostsError, match="host 1: no memory"):
+        first.agree("score the probe")
+
+
+def test_a_failure_of_host_0_before_all_have_agreed_comes_to_the_others(start: Start) -> None:
+    first, second = start(2)
+    first.announce("train")
+    second.hear()
+    first.refuse("another trainer has taken over", 1)
+    with pytest.raises(HostsError, match="host 0 has ended: another trainer has taken over"):
+        second.agree("train step 3")
+
+
 def test_what_each_gives_comes_to_host_0_alone(start: Start) -> None:
     first, second = start(2)
     first.announce("save")

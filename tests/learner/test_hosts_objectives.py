@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.program import free_port
 from tests.learner.eight_devices import ENVIRONMENT, ROOT
-from tests.learner.hosts_worker import LEARNING_RATE, LOSSES, OBJECTIVES
+from tests.learner.hosts_worker import LEARNING_RATE, LOSSES, METRIC, OBJECTIVES
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +35,11 @@ def test_two_hosts_train_what_one_process_does_by_every_loss(tmp_path: Path) -> 
     assert begun == set(OBJECTIVES)
     assert {name.split(": ")[1] for name in found.files if name.startswith("losses")} == set(LOSSES)
     for name in found.files:
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6, err_msg=name)
+        relative = 1e-4 if METRIC in name else 0.0  # of sums over all tokens, some of them of differences
+        np.testing.assert_allclose(found[name], expected[name], rtol=relative, atol=1e-6, err_msg=name)
     for objective in begun:
         steps = list(dict.fromkeys(name.split(": ")[1] for name in found.files if name.startswith(f"{objective}: ")))
-        weights = [found[f"{objective}: {step}: [0]['layers']['query']"] for step in steps]
+        query = "['query']['lora_b']" if objective == "adapter" else "['query']"
+        weights = [found[f"{objective}: {step}: [0]['layers']{query}"] for step in steps]
         moved = [np.abs(after - before).max() for before, after in itertools.pairwise(weights)]
         assert min(moved) > LEARNING_RATE / 10, f"{objective}: a step that changes nothing shows nothing"

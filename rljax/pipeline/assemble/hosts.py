@@ -90,6 +90,7 @@ def _tell(hosts: Hosts, error: BaseException) -> None:
     code = REFUSED if isinstance(error, ConfigError | BadRow) else HostsError.exit_code
     with contextlib.suppress(Exception):
         if hosts.leads:
+            hosts.refuse(why, code)
             hosts.announce(STOP, {"why": why, "exit_code": code})
             hosts.gather("end", b"", _FAREWELL)
         elif not isinstance(error, HostsError):

@@ -171,8 +171,9 @@ def resume_learner(
 
 def _made(config: Config, model: Model, prompts: Int[np.ndarray, " prompts"] | None, hosts: Hosts | None) -> Learner:
     if hosts is not None:
-        hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist()})
-        hosts.agree("open the model", {"model": model.fingerprint})
+        with RunDir.at(config).sign() as sign:
+            hosts.announce(BEGIN, {"prompts": None if prompts is None else prompts.tolist(), "sign": sign})
+            hosts.agree("open the model", {"model": model.fingerprint})
     given, teachers = (config, model.architecture), open_teachers(config, model, hosts=hosts)
     return Learner(*given, teachers=teachers) if hosts is None else LeadingLearner(hosts, *given, teachers=teachers)
 

@@ -114,6 +114,21 @@ def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_host_with_a_directory_of_its_own_is_one_line(tmp_path: Path, cache: Path) -> None:
+    """A path means another directory on each machine unless the disk is shared."""
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    hosts = []
+    for rank in range(2):
+        (machine := tmp_path / f"machine-{rank}").mkdir()
+        keys = (*FEW, *number, f"learner.hosts.rank={rank}", "run_dir=run")
+        hosts.append(Started(machine / "run", cache, *keys, within=("env", "-C", str(machine)), **devices_of_each(2)))
+    for host in hosts:
+        assert host.end() == 2, host.printed
+        *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]
+        assert "run_dir=run: host 1" in line
+        assert "write a directory that all hosts share" in line
+
+
 def test_a_host_whose_others_never_come_says_so(tmp_path: Path, cache: Path) -> None:
     hosts = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}", "learner.hosts.rank=0")
     alone = Started(tmp_path / "run", cache, *FEW, *hosts, "wait_timeout=12")

@@ -208,7 +208,8 @@ class Supervisor:
                 what, _, rest = line.partition(" ")
                 if what == DOING:
                     self._doing[host.rank] = (rest, time.monotonic())
-                    self._has_joined()
+                    if rest and not self._joined:
+                        self._has_joined()
                 elif what == LINK and self._door is None:
                     self._join(rest, host.rank)
         except EOFError:
@@ -234,12 +235,12 @@ class Supervisor:
 
     def _has_joined(self) -> None:
         """Says, once, that a host other than 0 is one of those that train: nothing else is printed here."""
-        if not self._joined:
+        self._joined = True
+        if self._place.rank:
             say(
                 f"learner.hosts: host {self._place.rank} of {self._place.number} trains with host 0 "
                 f"({self._machine}), which prints the progress"
             )
-        self._joined = True
 
     def _take(self, link: Link) -> None:
         assert link.rank is not None

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     interrupts.end_on_interrupt()
     lifeline.hold(int(sys.argv[1]))
     given = json.load(sys.stdin)
-    pulse.begin(int(sys.argv[2]), given["link"])
+    pulse.begin(int(sys.argv[2]), given["service"])
     from rljax import command_line
     from rljax.config.load import from_plain
 

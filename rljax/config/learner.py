@@ -29,6 +29,10 @@ class MeshConfig:
         return self.data * self.fsdp * self.expert
 
 
+OF_ONE_HOST = ("learner.hosts.rank", "learner.hosts.coordinator")
+"""Keys in which the hosts of one run differ, and its starts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostsConfig:
     """Processes that are one learner together, each with devices of its own: `learner.mesh` goes over those of all."""

@@ -1,20 +1,66 @@
-"""Connects the supervisors of hosts that are on several machines: that of host 0 listens, the others come to it.
+"""Connects the supervisors of hosts that are on several machines: that of host 0 listens at the coordinator's port, and
+the others come to it before they start their hosts. So whoever is not of the run never meets JAX, which would end all.
 
-They send lines: who one is, a beat for each of its host's, how that has ended, and why all are to end.
+They send lines: who one is, as JSON, and whether that is let in; a beat for each of its host's, how that has ended, and
+why all are to end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import secrets
+import json
 import socket
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rljax.config.fields import ConfigError
 
 BEAT, ENDED, END = ".", "ended", "end"
 """Beginnings of lines: the host lives; it has ended, with its rank and exit code; all are to end, with the reason."""
-CONNECT_SECONDS = 10.0
-"""Seconds in which host 0's supervisor must accept a connection."""
+WELCOME, REFUSED = "welcome", "refused"
+"""Beginnings of the answer to who comes: the port of JAX's service; why one is not let in."""
+CONNECT_SECONDS = 2.0
+"""Seconds in which host 0's machine must answer one try."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a supervisor is.
+
+    Attributes:
+        run: directory of the run.
+        number: of its hosts.
+        rank: of the first host there.
+        name: of the machine.
+    """
+
+    run: str
+    number: int
+    rank: int
+    name: str
+
+    def refusal_of(self, other: Hello) -> str:
+        """Returns why another is no host of this one's run; empty where it is."""
+        if other.run != self.run:
+            return f"the run in run_dir={self.run} has that port; write another port, for all hosts of this run"
+        if other.number != self.number:
+            return f"{other.number} hosts, and host 0 has learner.hosts.number={self.number}; write the same for all"
+        return ""
+
+    @property
+    def line(self) -> str:
+        """The first line that a supervisor sends."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, line: str) -> Hello | None:
+        """Returns who says that line; None where it is no supervisor."""
+        try:
+            found = cls(**json.loads(line))
+        except (ValueError, TypeError):
+            return None
+        fits = isinstance(found.rank, int) and isinstance(found.number, int) and 0 < found.rank < found.number
+        return found if fits else None
 
 
 class Link:
@@ -59,18 +105,23 @@ class Link:
 
 
 class Door:
-    """The place at which the supervisor of host 0 listens for the others of this attempt, and for no older ones."""
+    """The place at which the supervisor of host 0 listens for the others."""
 
-    def __init__(self, local: bool) -> None:
-        """Listens at a free port, of this machine alone where all are on it."""
-        self.sock = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
+    def __init__(self, coordinator: str, local: bool) -> None:
+        """Listens at the coordinator's port, of this machine alone where all hosts are on it.
+
+        Raises:
+            ConfigError: another program does.
+        """
+        port = int(coordinator.rpartition(":")[2])
+        try:
+            self.sock = socket.create_server(("127.0.0.1" if local else "", port), backlog=1024)
+        except OSError as error:
+            raise ConfigError(
+                f"learner.hosts.coordinator={coordinator}: host 0 cannot listen there ({error.strerror}): another run "
+                "may; write another port, for all hosts"
+            ) from error
         self.sock.setblocking(False)
-        self._token = secrets.token_hex(16)
-
-    @property
-    def address(self) -> str:
-        """Port and token: what host 0 tells the others, who know its machine."""
-        return f"{self.sock.getsockname()[1]} {self._token}"
 
     def accept(self) -> Link | None:
         """Returns a connection of one that is yet to say who it is; None where it has gone."""
@@ -79,31 +130,17 @@ class Door:
         except OSError:
             return None
 
-    def admits(self, link: Link, line: str) -> bool:
-        """Returns whether a first line is that of a supervisor of this attempt, and learns who it is from it."""
-        token, rank, name = [*line.split(" ", 2), "", "", ""][:3]
-        if not hmac.compare_digest(token.encode(), self._token.encode()) or not rank.isdecimal():
-            return False
-        link.rank, link.name = int(rank), name
-        return True
-
     def close(self) -> None:
         """Listens no more."""
         self.sock.close()
 
 
-def connect(machine: str, address: str, rank: int) -> Link:
-    """Connects a supervisor to that of host 0.
-
-    Args:
-        machine: of host 0, as this one reaches it.
-        address: `Door.address`.
-        rank: of this supervisor's host.
-
-    Raises:
-        OSError: nothing answers there.
-    """
-    port, _, token = address.partition(" ")
-    sock = socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS)
-    sock.sendall(f"{token} {rank} {socket.gethostname()}\n".encode())
+def connect(coordinator: str, hello: Hello) -> Link | None:
+    """Connects a supervisor to that of host 0, and says who it is; None: nothing answers there yet."""
+    machine, _, port = coordinator.rpartition(":")
+    try:
+        sock = socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS)
+        sock.sendall(f"{hello.line}\n".encode())
+    except OSError:
+        return None
     return Link(sock, 0, machine)

@@ -25,7 +25,7 @@ class Place:
     Attributes:
         rank: its number, from 0.
         number: of hosts.
-        coordinator: HOST:PORT at which host 0 listens for the others.
+        coordinator: HOST:PORT at which the supervisor of host 0 listens for the others.
         said_by: what says so, for messages; empty where it is the config.
         devices: numbers, with commas, of the accelerators of its machine that are its own; empty for all.
     """
@@ -45,21 +45,21 @@ class Place:
 class HostProcess:
     """A host of a learner in a child process, which leads a group of its own and does not outlive this process.
 
-    Its config goes through a pipe, since there may be a password in it; so does where its supervisor is found.
+    Its config goes through a pipe, since there may be a password in it; so does where JAX's service is.
     """
 
-    def __init__(self, config: Config, place: Place, link: str = "", environment: dict[str, str] | None = None) -> None:
+    def __init__(self, config: Config, place: Place, service: str, environment: dict[str, str] | None = None) -> None:
         """Starts the process.
 
         Args:
             config: of the run.
             place: of this host, which is written into its config.
-            link: where the other hosts' supervisors find that of host 0; empty where there are none.
+            service: HOST:PORT of JAX's coordination service.
             environment: variables of the process, beside this one's.
         """
         self.rank = place.rank
         self._computed = 0.0
-        given = json.dumps({"config": as_plain(_at(config, place)), "link": link})
+        given = json.dumps({"config": as_plain(_at(config, place)), "service": service})
         reading, writing = os.pipe()
         self.pulses = Pulses(reading)
         try:

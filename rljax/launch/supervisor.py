@@ -7,6 +7,7 @@ with the supervisors of those of other machines. Whichever of all of them dies o
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import signal
 import socket
@@ -19,12 +20,14 @@ from typing import Any
 
 from jax._src.lib import _jax  # JAX has no public name for its coordination service
 
-from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.interrupts import HARD_EXIT, HOST_LOST
-from rljax.launch.host_links import BEAT, END, ENDED, Door, Link, connect
+from rljax.interrupts import REFUSED as CONFIG_REFUSED
+from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, connect
+from rljax.launch.host_places import free_port
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
 from rljax.learner.hosts import JAX_LATER
+from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import printable
 from sidecar.workers import pulse
 
@@ -36,8 +39,10 @@ TELL = 20.0
 """Seconds between lines that say that other hosts have not started yet."""
 FAREWELL = 10.0
 """Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
-LINK, DOING = "link", "doing"
-"""Beginnings of lines of a host: where host 0's supervisor listens; what it begins to do with the others, if any."""
+MEET = 600.0
+"""Most seconds that hosts wait for each other at their start, also where ``wait_timeout`` is longer."""
+DOING = "doing"
+"""Beginning of lines of a host: what it begins to do with the others, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Supervisor:
         *,
         linked: bool = False,
     ) -> None:
-        """Starts the hosts.
+        """Starts the hosts; where host 0 is on another machine, `run` does, once they are let in there.
 
         Args:
             config: of the run.
@@ -71,32 +76,46 @@ class Supervisor:
             ConfigError: another program listens where host 0 is to.
         """
         self.stopping = 0
+        self.hosts: list[HostProcess] = []
+        self._config, self._places, self._environment = config, places, environment
         self._wait_timeout = config.wait_timeout
         self._doing: dict[int, tuple[str, float]] = {}
         self._timeout = config.learner.hosts.heartbeat_timeout
         self._place = places[0]
-        self._machine = places[0].coordinator.rpartition(":")[0]
-        self._door = Door(_is_loopback(self._machine)) if linked and places[0].rank == 0 else None
+        run, name = str(RunDir.at(config).root), socket.gethostname()
+        self._hello = Hello(run, self._place.number, self._place.rank, name)
+        self._machine = self._place.coordinator.rpartition(":")[0]
+        leads, local = self._place.rank == 0, _is_loopback(self._machine)
+        self._door = Door(self._place.coordinator, local) if linked and leads else None
         self._links: list[Link] = []
-        self._names = {place.rank: socket.gethostname() for place in places} if linked else {}
+        self._names = {place.rank: name for place in places} if linked else {}
         self._ended: dict[int, int] = {}
         self._deadline: float | None = None
         self._end: End | None = None
         self._selector = selectors.DefaultSelector()
-        self._service = _serve_jax(config, places[0]) if places[0].rank == 0 else None
-        link = "" if self._door is None else self._door.address
-        self.hosts = [HostProcess(config, place, link, environment) for place in places]
         self._looked = self._began = self._told = time.monotonic()
-        self._joined = not linked
-        self._seen = dict.fromkeys((host.rank for host in self.hosts), self._looked)
-        for host in self.hosts:
-            self._watch(host.pulses.descriptor, partial(self._hear, host))
+        self._seen: dict[int, float] = {}
+        self._here, self._met = not linked, False
+        self._port = (free_port() if linked else int(self._place.coordinator.rpartition(":")[2])) if leads else 0
+        self._service = _serve_jax(config, self._place.number, self._port, local) if leads else None
         if self._door is not None:
             self._watch(self._door.sock, self._let_in)
+        if leads:
+            self._start()
+
+    def _start(self) -> None:
+        service = f"{self._machine}:{self._port}"
+        for place in self._places:
+            host = HostProcess(self._config, place, service, self._environment)
+            self.hosts.append(host)
+            self._seen[host.rank] = time.monotonic()
+            self._watch(host.pulses.descriptor, partial(self._hear, host))
 
     def run(self) -> End:
         """Watches until all hosts of this machine have ended; returns how."""
         try:
+            if not self.hosts:
+                self._come()
             while self._end is None:
                 for key, _ in self._selector.select(LOOK):
                     key.data()
@@ -122,11 +141,59 @@ class Supervisor:
         if self._service is not None:
             self._service.shutdown()
 
+    def _come(self) -> None:
+        """Comes to the supervisor of host 0, and starts the hosts here once they are let in."""
+        link: Link | None = None
+        while self._end is None and not self.hosts:
+            now = time.monotonic()
+            self._tell_of_others(now)
+            if self.stopping:
+                self._stop_before_all_met()
+            elif now - self._began > min(self._wait_timeout, MEET):
+                place, waited = self._place, f"{min(self._wait_timeout, MEET):g} s"
+                said = f"host {place.rank} of {place.number} did not meet host 0 within {waited}"
+                self._lose(f"learner.hosts.coordinator={place.coordinator}: {said}; give it the same coordinator")
+            elif link is None:
+                link = connect(self._place.coordinator, self._hello)
+                time.sleep(0 if link else LOOK)
+            elif select.select([link.sock], [], [], LOOK)[0]:
+                link = self._ask_in(link)
+        if link is not None and self._end is not None:
+            link.close()
+
+    def _ask_in(self, link: Link) -> Link | None:
+        """Takes in the answer of host 0's supervisor; returns None where it has gone before it gave one."""
+        try:
+            for line in link.read():
+                what, _, rest = line.partition(" ")
+                if what == REFUSED:
+                    say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
+                    self._end = End(CONFIG_REFUSED)
+                elif what == WELCOME:
+                    self._port = int(rest)
+                    self._links.append(link)
+                    self._greet(link)
+                    self._watch(link.sock, partial(self._listen, link))
+                    self._start()
+        except EOFError:
+            link.close()
+            return None
+        return link
+
+    def _stop_before_all_met(self) -> None:
+        """Ends all: a host that waits for others in JAX hears of no signal, and there is nothing to save."""
+        say(f"{signal.Signals(self.stopping).name}: stopped before the hosts had met; nothing had begun")
+        self._say(f"{END} {self._name(self._place.rank)} was stopped before all had met")
+        self._end = End(128 + self.stopping)
+
     def stop(self, number: int) -> None:
-        """Passes a signal on to the first host here, which tells the others. Any signal handler."""
+        """Passes a signal on to the first host here, which tells the others; before all have met, ends them. Any signal
+        handler.
+        """
         self.stopping = number
-        with contextlib.suppress(ProcessLookupError):
-            self.hosts[0].process.send_signal(number)
+        if self._met:
+            with contextlib.suppress(ProcessLookupError):
+                self.hosts[0].process.send_signal(number)
 
     def kill(self, why: str) -> None:
         """Ends all hosts: whoever has started this one has lost another."""
@@ -142,6 +209,8 @@ class Supervisor:
         now = time.monotonic()
         self._make_good(now)
         self._tell_of_others(now)
+        if self._end is None and self.stopping and not self._met:
+            self._stop_before_all_met()
         for host in self.hosts:
             if now - self._seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
                 self._lives(host)
@@ -159,11 +228,19 @@ class Supervisor:
             self._lose(f"{left} did not end within {GRACE:g} s after another host had")
 
     def _tell_of_others(self, now: float) -> None:
-        """Says from time to time that hosts of other machines are waited for; they meet all at once."""
-        if not self._joined and now - self._told > TELL:
-            self._told = now
-            who = f"host {self._place.rank} of {self._place.number} waits for the others"
-            say(f"learner.hosts: {who} at {self._place.coordinator}, {now - self._began:.0f} s so far")
+        """Says from time to time that hosts of other machines are waited for."""
+        if self._here or now - self._told < TELL:
+            return
+        self._told, place = now, self._place
+        missing = [rank for rank in range(place.number) if rank not in self._seen]
+        if place.rank:
+            whom = "the others" if self.hosts else "host 0"
+        elif missing:
+            whom = f"host {', '.join(map(str, missing))}"
+        else:
+            return
+        waits = f"host {place.rank} of {place.number} waits for {whom}"
+        say(f"learner.hosts: {waits} at {place.coordinator}, {now - self._began:.0f} s so far")
 
     def _make_good(self, now: float) -> None:
         """Counts against nobody the time in which this process stood still itself, as its whole machine may have."""
@@ -208,10 +285,9 @@ class Supervisor:
                 what, _, rest = line.partition(" ")
                 if what == DOING:
                     self._doing[host.rank] = (rest, time.monotonic())
-                    if rest and not self._joined:
-                        self._has_joined()
-                elif what == LINK and self._door is None:
-                    self._join(rest, host.rank)
+                    self._met = True
+                    if rest and not self._here:
+                        self._trains()
         except EOFError:
             self._selector.unregister(host.pulses.descriptor)
 
@@ -219,38 +295,23 @@ class Supervisor:
         self._seen[host.rank] = time.monotonic()
         self._say(BEAT)
 
-    def _join(self, address: str, rank: int) -> None:
-        try:
-            link = connect(self._machine, address, rank)
-        except OSError as error:
-            self._lose(f"host {rank}: the supervisor of host 0 on {self._machine} does not answer ({error})")
-            return
-        self._take(link)
-
     def _let_in(self) -> None:
         assert self._door is not None
         if (link := self._door.accept()) is not None:
             self._links.append(link)
             self._watch(link.sock, partial(self._listen, link))
 
-    def _has_joined(self) -> None:
+    def _trains(self) -> None:
         """Says, once, that a host other than 0 is one of those that train: nothing else is printed here."""
-        self._joined = True
+        self._here = True
         if self._place.rank:
             say(
                 f"learner.hosts: host {self._place.rank} of {self._place.number} trains with host 0 "
                 f"({self._machine}), which prints the progress"
             )
 
-    def _take(self, link: Link) -> None:
-        assert link.rank is not None
-        self._links.append(link)
-        self._greet(link)
-        self._watch(link.sock, partial(self._listen, link))
-
     def _greet(self, link: Link) -> None:
         assert link.rank is not None
-        self._joined |= link.rank != 0  # host 0 has met all when it has met one
         self._names[link.rank] = link.name
         self._seen[link.rank] = time.monotonic()
 
@@ -259,15 +320,29 @@ class Supervisor:
             for line in link.read():
                 if link.rank is not None:
                     self._take_in(link, line)
-                elif self._door is not None and self._door.admits(link, line):
-                    self._greet(link)
-                else:
+                elif not self._admits(link, line):
                     self._part(link)
                     return
         except EOFError:
             self._part(link)
             if link.rank is not None and link.rank not in self._ended:
                 self._lose(f"{self._name(link.rank)} is gone, and its supervisor")
+
+    def _admits(self, link: Link, line: str) -> bool:
+        """Returns whether a first line is that of a host which is waited for, and answers it."""
+        hello = Hello.read(line)
+        if hello is None:
+            return False
+        refusal = self._hello.refusal_of(hello)
+        if not refusal and hello.rank in self._seen:
+            refusal = f"host {hello.rank} of this run is here already ({self._names[hello.rank]})"
+        if refusal:
+            link.send(f"{REFUSED} {refusal}")
+            return False
+        link.rank, link.name = hello.rank, hello.name
+        self._greet(link)
+        link.send(f"{WELCOME} {self._port}")
+        return True
 
     def _take_in(self, link: Link, line: str) -> None:
         assert link.rank is not None
@@ -306,24 +381,12 @@ def signals_to(stop: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _serve_jax(config: Config, place: Place) -> Any:
-    """Starts JAX's coordination service, through which the hosts find each other and speak.
-
-    Raises:
-        ConfigError: another program listens at its port, which JAX would share with it without a word.
-    """
-    keys, (machine, _, port) = config.learner.hosts, place.coordinator.rpartition(":")
-    try:
-        socket.create_server(("127.0.0.1" if _is_loopback(machine) else "", int(port))).close()
-    except OSError as error:
-        raise ConfigError(
-            f"learner.hosts.coordinator={place.coordinator}: host 0 cannot listen there ({error.strerror}): another "
-            "run may; write another port, for all hosts"
-        ) from error
+def _serve_jax(config: Config, number: int, port: int, local: bool) -> Any:
+    """Starts JAX's coordination service, through which the hosts find each other and speak."""
     return _jax.get_distributed_runtime_service(
-        place.coordinator if _is_loopback(machine) else f"[::]:{port}",
-        place.number,
-        heartbeat_timeout=JAX_LATER * keys.heartbeat_timeout,
+        f"127.0.0.1:{port}" if local else f"[::]:{port}",
+        number,
+        heartbeat_timeout=JAX_LATER * config.learner.hosts.heartbeat_timeout,
         shutdown_timeout=int(GRACE),
     )
 

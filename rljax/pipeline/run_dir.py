@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljax.config.learner import OF_ONE_HOST
 from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
@@ -176,7 +177,7 @@ def _changes(former: str, text: str) -> list[str]:
     except (ValueError, AttributeError):  # there is none, or a crash of the machine has torn it
         return []
     both = [(key, _format_value(before, key), _format_value(after, key)) for key in dict.fromkeys([*before, *after])]
-    return [f"{key} {old} -> {new}" for key, old, new in both if old != new]
+    return [f"{key} {old} -> {new}" for key, old, new in both if old != new and key not in OF_ONE_HOST]
 
 
 def _format_value(values: Mapping[str, Any], key: str) -> str:

@@ -18,12 +18,12 @@ class Pulse:
     """The child's end: beats from now on, until the parent is gone.
 
     Attributes:
-        link: where the parent is found by others of its kind, as it has told the child; empty for nowhere.
+        service: where the parent serves what its children find each other by; empty for nowhere.
     """
 
-    def __init__(self, descriptor: int, link: str = "") -> None:
+    def __init__(self, descriptor: int, service: str = "") -> None:
         """Takes the pipe's end, which this process has inherited."""
-        self.link = link
+        self.service = service
         self._descriptor = descriptor
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
@@ -68,10 +68,10 @@ _never = threading.Event()
 _pulse: Pulse | None = None
 
 
-def begin(descriptor: int, link: str = "") -> None:
+def begin(descriptor: int, service: str = "") -> None:
     """Begins this process's own pulse."""
     global _pulse
-    _pulse = Pulse(descriptor, link)
+    _pulse = Pulse(descriptor, service)
 
 
 def current() -> Pulse | None:

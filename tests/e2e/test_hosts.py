@@ -120,8 +120,8 @@ def test_a_host_with_a_directory_of_its_own_is_one_line(tmp_path: Path, cache: P
     hosts = []
     for rank in range(2):
         (machine := tmp_path / f"machine-{rank}").mkdir()
-        keys = (*FEW, *number, f"learner.hosts.rank={rank}", "run_dir=run")
-        hosts.append(Started(machine / "run", cache, *keys, within=("env", "-C", str(machine)), **devices_of_each(2)))
+        keys = (*FEW, *number, f"learner.hosts.rank={rank}")
+        hosts.append(Started(Path("run"), cache, *keys, within=("env", "-C", str(machine)), **devices_of_each(2)))
     for host in hosts:
         assert host.end() == 2, host.printed
         *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]

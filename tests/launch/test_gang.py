@@ -1,10 +1,9 @@
-"""How often all hosts of a learner start again, and what supervisors of several machines say to each other."""
+"""How often all hosts of a learner start again."""
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
 from rljax.launch import ray_gang
 from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
-from rljax.launch.host_links import Door, Link, connect
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End
 from rljax.pipeline.run_dir import RunDir
@@ -101,38 +99,3 @@ def test_a_signal_while_a_host_starts_on_ray_reaches_it(monkeypatch: pytest.Monk
     with (tmp_path / "log").open("a") as log:
         log.write("step 1")
     assert (actor.printed(0), actor.printed(5)) == (b"step 1", b"1"), "what was printed before stays, and is shown once"
-
-
-@pytest.fixture
-def door() -> Iterator[Door]:
-    opened = Door(local=True)
-    yield opened
-    opened.close()
-
-
-def arrived(door: Door, address: str) -> tuple[Link, list[str]]:
-    """Connects to a door; returns its end and the first lines that come there."""
-    theirs = connect("127.0.0.1", address, 3)
-    ours = None
-    while ours is None:
-        ours = door.accept()
-    lines: list[str] = []
-    while not lines:
-        lines += ours.read()
-    theirs.close()
-    return ours, lines
-
-
-def test_a_supervisor_of_this_attempt_is_let_in(door: Door) -> None:
-    link, lines = arrived(door, door.address)
-    assert door.admits(link, lines[0])
-    assert link.rank == 3
-    link.close()
-
-
-def test_one_of_an_older_attempt_is_not(door: Door) -> None:
-    port = door.address.split()[0]
-    link, lines = arrived(door, f"{port} 0123456789abcdef0123456789abcdef")
-    assert not door.admits(link, lines[0])
-    assert link.rank is None
-    link.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config, HostsConfig
-from rljax.interrupts import HOST_LOST
+from rljax.interrupts import HOST_LOST, REFUSED
 from rljax.launch import supervisor
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
@@ -32,14 +34,14 @@ import json, os, signal, sys, time
 from sidecar.workers import lifeline, pulse
 lifeline.hold(int(sys.argv[1]))
 given = json.load(sys.stdin)
-pulse.begin(int(sys.argv[2]), given["link"])
+pulse.begin(int(sys.argv[2]), given["service"])
 hosts = given["config"]["learner"]["hosts"]
-if given["link"]:
-    open(os.environ["LINK"], "w").write(given["link"])
 exec(os.environ[f"HOST_{hosts['rank']}"])
 """
 LIVES = "time.sleep(1000)"
 """Program of a host that lives until it is killed."""
+MET = "pulse.current().tell('doing '); "
+"""What a host says once it has met the others."""
 WITHIN = 30.0
 
 
@@ -64,7 +66,6 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Su
         ranks = range(2) if rank is None else [rank]
         places = [Place(one, 2, coordinator) for one in ranks]
         environment = {f"HOST_{one}": text for one, text in zip(ranks, programs, strict=True)}
-        environment["LINK"] = str(tmp_path / "link")
         return Supervisor(config(**changes), places, environment, linked=rank is not None)
 
     return start
@@ -127,7 +128,7 @@ def test_who_says_why_it_ends_is_not_lost_by_the_others(watched: Callable[..., S
 def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
     """It is not what the signal was to end before there was anything to save."""
     there = tmp_path / "there"
-    first = f"signal.signal(signal.SIGTERM, lambda *_: open({str(there)!r}, 'w')); {LIVES}"
+    first = f"signal.signal(signal.SIGTERM, lambda *_: open({str(there)!r}, 'w')); {MET}{LIVES}"
     second = f"\nwhile not os.path.exists({str(there)!r}): time.sleep(0.01)\nos.kill(os.getpid(), signal.SIGKILL)"
     watching = watched(f"{first}", second)
     sent = threading.Event()
@@ -150,13 +151,12 @@ def test_who_stays_behind_is_ended(watched: Callable[..., Supervisor], monkeypat
     assert ended(watched("", LIVES)) == End(HOST_LOST, "host 1 did not end within 1 s after another host had")
 
 
-def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    first = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open({str(there)!r}, 'w'); {LIVES}"
+def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor]) -> None:
+    first = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {MET}{LIVES}"
     watching = watched(first, "sys.exit(0)")
 
     def stop() -> None:
-        while not there.exists():
+        while not watching._met:
             time.sleep(0.01)
         watching.stop(signal.SIGTERM)
 
@@ -164,19 +164,17 @@ def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor], tmp_path: P
     assert ended(watching) == End(0)
 
 
-def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
-    """Host 1 learns where the supervisor of host 0 listens, is killed, and both say so."""
-    first = watched(LIVES, rank=0)
-    wait = "\nwhile not os.path.exists(os.environ['LINK']) or not open(os.environ['LINK']).read(): time.sleep(0.01)\n"
-    tell = "pulse.current().tell('link ' + open(os.environ['LINK']).read()); time.sleep(3)\n"
-    second = watched(f"{wait}{tell}os.kill(os.getpid(), signal.SIGKILL)", rank=1)
-    ends: list[End] = []
-    other = threading.Thread(target=lambda: ends.append(ended(second)))
-    other.start()
-    ends.append(ended(first))
-    other.join()
+def both(first: Supervisor, second: Supervisor) -> list[End]:
+    """Returns how two supervisors ended, in this order."""
+    with ThreadPoolExecutor(2) as pool:
+        return [one.result() for one in [pool.submit(ended, first), pool.submit(ended, second)]]
+
+
+def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supervisor]) -> None:
+    """Host 1 is let in, is killed, and both say so."""
+    first, second = watched(LIVES, rank=0), watched(f"{MET}time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)", rank=1)
     said = f"host 1 ({os.uname().nodename}) was ended by SIGKILL"
-    assert ends == [End(HOST_LOST, said)] * 2
+    assert both(first, second) == [End(HOST_LOST, said)] * 2
 
 
 def test_a_host_says_that_it_waits_and_that_it_trains(
@@ -184,11 +182,52 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
 ) -> None:
     monkeypatch.setattr(supervisor, "TELL", 0.3)
     doing = "pulse.current().tell('doing train step 1'); "
-    assert ended(watched(f"time.sleep(1); {doing}{doing}time.sleep(1)", rank=1)) == End(0)
-    *waits, trains = [line for line in capsys.readouterr().err.splitlines() if "learner.hosts" in line]
-    assert waits
-    assert all("host 1 of 2 waits for the others at 127.0.0.1:" in line for line in waits)
-    assert "host 1 of 2 trains with host 0 (127.0.0.1), which prints the progress" in trains
+    second = watched(f"{MET}{doing}{doing}time.sleep(1)", rank=1)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(ended, second)
+        waited = ""
+        while "waits" not in waited:
+            waited += capsys.readouterr().err
+        assert "learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:" in waited
+        assert ended(watched(f"{MET}time.sleep(1)", rank=0)) == End(0)
+        assert ending.result() == End(0)
+    trains = [line for line in capsys.readouterr().err.splitlines() if "trains" in line]
+    assert len(trains) == 1
+    assert "host 1 of 2 trains with host 0 (127.0.0.1), which prints the progress" in trains[0]
+
+
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [
+        ({"rank": 1}, "host 1 of this run is here already"),
+        ({"rank": 1, "run_dir": "another"}, "the run in run_dir=.* has that port; write another port, for all hosts"),
+    ],
+)
+def test_who_is_no_host_of_the_run_is_refused_and_harms_nobody(
+    watched: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str], who: dict[str, Any], why: str
+) -> None:
+    """JAX would end all hosts where a second one of a rank connects."""
+    first, second = watched(f"{MET}{LIVES}", rank=0), watched(f"{MET}{LIVES}", rank=1)
+    with ThreadPoolExecutor(2) as pool:
+        ending = [pool.submit(ended, one) for one in (first, second)]
+        while not (first._met and second._met):
+            time.sleep(0.01)
+        assert ended(watched("raise SystemExit('it must not start')", **who)) == End(REFUSED)
+        assert re.search(f"learner.hosts.coordinator=127.0.0.1:[0-9]+: {why}", capsys.readouterr().err)
+        assert not any(one.done() for one in ending)
+        second.hosts[0].kill()
+        assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_waits_for_the_others_ends_by_a_signal(
+    watched: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str], rank: int
+) -> None:
+    """A host that waits in JAX hears of none."""
+    waiting = watched("signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(1000)", rank=rank)
+    waiting.stop(signal.SIGINT)
+    assert ended(waiting) == End(130)
+    assert "SIGINT: stopped before the hosts had met; nothing had begun" in capsys.readouterr().err
 
 
 def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:

@@ -21,6 +21,7 @@ import envs
 import rljax
 import sidecar
 from rljax.config.fields import ConfigError
+from rljax.config.learner import OF_ONE_HOST
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
 from rljax.interrupts import REFUSED, end_at_once
@@ -32,8 +33,6 @@ from sidecar.workers.pulse import current as current_pulse
 
 END, STOP = "end", "stop"
 """Announcements of host 0 at its end: that it is done, and that it cannot go on, with the reason."""
-OF_ONE_HOST = ("learner.hosts.rank", "learner.hosts.coordinator")
-"""Keys in which hosts differ."""
 _FAREWELL = 5.0
 """Seconds in which the others are to hear that host 0 cannot go on: of its death JAX tells less."""
 _SHUTDOWN = 30
@@ -55,8 +54,8 @@ def joined(config: Config) -> Iterator[Hosts | None]:
     if not config.has_hosts:
         yield None
         return
-    initialise(config)
     pulse = current_pulse()
+    initialise(config, pulse.service if pulse is not None else "")
     keys = config.learner.hosts
     hosts = Hosts(distributed.global_state.client, jax.process_index(), keys.number, config.wait_timeout)
     if pulse is not None:
@@ -64,9 +63,9 @@ def joined(config: Config) -> Iterator[Hosts | None]:
     try:
         hosts.exchange_names(socket.gethostname())
         if hosts.leads:
-            hosts.announce("start", {"link": "" if pulse is None else pulse.link})
-        elif (link := hosts.hear().said["link"]) and pulse is not None:
-            pulse.tell(f"link {link}")
+            hosts.announce("start")
+        else:
+            hosts.hear()
         hosts.agree("start", identity(config))
         check_mesh(config, hosts)
         yield hosts
@@ -97,10 +96,10 @@ def _tell(hosts: Hosts, error: BaseException) -> None:
             hosts.fail(why, code)
 
 
-def initialise(config: Config) -> None:
+def initialise(config: Config, service: str) -> None:
     """Connects this process to the others, as `jax.distributed.initialize` does. But JAX's coordination service is not
-    in the process of host 0: it is in its supervisor. JAX aborts who loses the service, in many lines that do not say
-    why; so nobody is aborted when host 0 is lost.
+    in the process of host 0: it is in its supervisor, at ``service``. JAX aborts who loses the service, in many lines
+    that do not say why; so nobody is aborted when host 0 is lost.
 
     Raises:
         HostLost: they did not come together in time.
@@ -121,7 +120,7 @@ def initialise(config: Config) -> None:
             os.abort()
 
     client = _jax.get_distributed_runtime_client(
-        keys.coordinator,
+        service or keys.coordinator,
         keys.rank,
         init_timeout=seconds,
         heartbeat_timeout=JAX_LATER * keys.heartbeat_timeout,
@@ -139,7 +138,7 @@ def initialise(config: Config) -> None:
         ) from error
     state = distributed.global_state
     state.client, state.process_id, state.num_processes = client, keys.rank, keys.number
-    state.coordinator_address = keys.coordinator
+    state.coordinator_address = service or keys.coordinator
 
 
 def check_mesh(config: Config, hosts: Hosts) -> None:

@@ -322,8 +322,8 @@ class Config:
 
     @property
     def probe_is_routed(self) -> bool:
-        """True where learner and engines send the tokens of the probe to the same fixed experts: the learner replays what
-        engines record, and these can do so too.
+        """True where learner and engines send the probe's tokens to the same fixed experts: where the learner replays
+        routes, and engines follow them too.
         """
         return self.algorithm.replays_routes and ENGINES[self.sidecar.engine].follows_routes
 

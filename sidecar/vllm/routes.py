@@ -22,8 +22,8 @@ class RouteRecorder:
     """
 
     def __init__(self, runner: Any, layers: int, picked: int) -> None:
-        """Records for a model runner of vLLM's, version 1, whose KV cache stands; a token has ``picked`` experts in each
-        of ``layers``. Memory: two bytes for each of them and each token that the KV cache holds.
+        """Records for vLLM's model runner (version 1), once its KV cache stands; a token has ``picked`` experts in each
+        of ``layers``. Memory: two bytes for each of these, for each token that the KV cache has room for.
         """
         group = runner.kv_cache_config.kv_cache_groups[0]
         slots = runner.kv_cache_config.num_blocks * group.kv_cache_spec.block_size
@@ -39,8 +39,8 @@ class RouteRecorder:
             self._experts[slots[held], layer_id] = topk_ids[held].to(torch.int16)
 
     def read(self, name: str, begin: int, end: int) -> np.ndarray:
-        """Returns int16 ``[end - begin, layers, picked]``, the experts of these tokens of a request that was part of the
-        last step. What a window has left behind of a shared prefix is `UNKNOWN_ROUTE`.
+        """Returns int16 ``[end - begin, layers, picked]``, the experts of these tokens of a request that was part of
+        the last step. What a window has left behind of a shared prefix is `UNKNOWN_ROUTE`.
         """
         batch = self._runner.input_batch
         table, places = batch.block_table[0], np.arange(begin, end)

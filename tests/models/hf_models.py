@@ -137,7 +137,6 @@ def reference_logits(model: torch.nn.Module, token_ids: np.ndarray) -> np.ndarra
         return model(torch.from_numpy(token_ids.astype(np.int64))).logits.numpy()
 
 
-@functools.partial(jax.jit, static_argnames="architecture")
 def routes_of(model: PreTrainedModel, token_ids: np.ndarray) -> np.ndarray:
     """[time, layers, picked], sorted: what the model's routers choose for ``[time]`` tokens."""
     with torch.no_grad():
@@ -146,6 +145,7 @@ def routes_of(model: PreTrainedModel, token_ids: np.ndarray) -> np.ndarray:
     return np.stack([np.sort(np.argsort(-layer.numpy(), axis=-1)[:, :picked]) for layer in logits], axis=1)
 
 
+@functools.partial(jax.jit, static_argnames="architecture")
 def _logits(
     params: Params, architecture: Architecture, token_ids: jax.Array, positions: jax.Array, segment_ids: jax.Array
 ) -> jax.Array:

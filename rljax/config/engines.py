@@ -17,7 +17,8 @@ class EngineKind:
         several_devices: one engine may span several (``tensor_parallel_size``).
         own_workers: what computes are further processes of its own, which the channel ``memory`` does not reach.
         half_precision: it computes in fp16 too.
-        records_routes: it says which experts each token of a model with experts was sent to.
+        records_routes: platforms on which it says which experts each token of a model with experts was sent to.
+        follows_routes: it scores tokens along experts that it is given.
         penalises: it samples with ``min_p`` and ``repetition_penalty`` too.
         max_adapter_rank: highest rank of the adapters that it holds; None: it takes any.
         package: that it needs, beside what every installation has.
@@ -28,7 +29,8 @@ class EngineKind:
     several_devices: bool = False
     own_workers: bool = False
     half_precision: bool = False
-    records_routes: bool = False
+    records_routes: tuple[str, ...] = ()
+    follows_routes: bool = False
     penalises: bool = False
     max_adapter_rank: int | None = None
     package: str | None = None
@@ -38,10 +40,13 @@ MAX_VLLM_RANK = 512
 """Highest rank of an adapter of vLLM 0.32: the last of ``MaxLoRARanks`` of its ``config.lora``."""
 
 ENGINES: Mapping[str, EngineKind] = {
-    "embedded": EngineKind(meaning="the JAX sampler", in_process=True, records_routes=True),
+    "embedded": EngineKind(
+        meaning="the JAX sampler", in_process=True, records_routes=("cpu", "gpu", "tpu"), follows_routes=True
+    ),
     "vllm": EngineKind(
         meaning="stepped in one process",
         half_precision=True,
+        records_routes=("cpu",),
         penalises=True,
         max_adapter_rank=MAX_VLLM_RANK,
         package="vllm",
@@ -51,6 +56,7 @@ ENGINES: Mapping[str, EngineKind] = {
         several_devices=True,
         own_workers=True,
         half_precision=True,
+        records_routes=("gpu",),
         penalises=True,
         max_adapter_rank=MAX_VLLM_RANK,
         package="vllm",

@@ -21,6 +21,7 @@ from rljax.config.algorithm import OptimizerConfig as OptimizerConfig
 from rljax.config.choice import chosen_by, settle
 from rljax.config.distill import DistillConfig as DistillConfig
 from rljax.config.distill import TeacherConfig as TeacherConfig
+from rljax.config.engines import ENGINES
 from rljax.config.environments import (
     PLACES,
     EnvironmentConfig,
@@ -318,6 +319,13 @@ class Config:
     def engine_dtype(self) -> str:
         """Dtype that engines compute in: fp32 or bf16."""
         return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
+
+    @property
+    def probe_is_routed(self) -> bool:
+        """True where learner and engines send the probe's tokens to the same fixed experts: where the learner replays
+        routes, and engines follow them too.
+        """
+        return self.algorithm.replays_routes and ENGINES[self.sidecar.engine].follows_routes
 
     @property
     def policy_optimizer(self) -> OptimizerConfig:

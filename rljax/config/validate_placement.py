@@ -27,7 +27,6 @@ def check_placement(config: Config) -> Refusals:
     engines = (
         _check_dtype,
         _check_pinned,
-        _check_routes,
         _check_parallel,
         _check_own_process,
         _check_cpu_engine,
@@ -260,15 +259,6 @@ def _check_pinned(config: Config) -> Refusals:
         yield ConfigError(
             f"{what}: with sync_method=nccl the learner sends merged models, and engines hold one; write "
             "sync_method=checkpoint"
-        )
-
-
-def _check_routes(config: Config) -> Refusals:
-    engine = config.sidecar.engine
-    if config.algorithm.records_routes and not ENGINES[engine].records_routes:
-        yield ConfigError(
-            f"algorithm.router_replay={config.algorithm.router_replay}: sidecar.engine={engine} records no routes; "
-            f"write sidecar.engine={kinds_with(records_routes=True)}, or leave it out"
         )
 
 

@@ -134,7 +134,7 @@ def probe_inputs(model: Model, token_ids: Int[np.ndarray, " time"]) -> tuple[np.
     length = max(_SHORTEST_SCORE, 1 << (count - 1).bit_length())
     padded = np.zeros((2, 1, length), np.int32)
     padded[0, 0, :count], padded[1, 0, :count] = token_ids, 1
-    if experts is None or not model.config.algorithm.replays_routes:
+    if experts is None or not model.config.probe_is_routed:
         return padded[0], padded[1], None
     return padded[0], padded[1], spread_routes(length, model.architecture.num_layers, experts)[None]
 

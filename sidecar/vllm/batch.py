@@ -13,6 +13,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from sidecar.held import HeldVersions
 from sidecar.stepping.jobs import Job, Tokenizer, Trace, end_of_text
+from sidecar.vllm.routes import RouteRecorder
 from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
 
 
@@ -26,19 +27,22 @@ class VllmBatch:
         tokenizer: Tokenizer,
         held: HeldVersions[LoRARequest] | None = None,
         trace: Trace | None = None,
+        recorder: RouteRecorder | None = None,
     ) -> None:
         """Takes over an engine that holds no requests; ``held`` are its versions where it holds several, each an
         adapter of the weights that it was started on. ``trace`` is called for every ``step``, and every ``reread``: a
-        step in which a request is read again after an update.
+        step in which a request is read again after an update. ``recorder`` has the experts of its tokens.
         """
         self._trace = trace
+        self._recorder = recorder
         self._read_again: set[str] = set()
         self.slots = slots
         self.version = -1
         self.tokens_sampled = 0
         self._engine = engine
         self._tokenizer = tokenizer
-        self._jobs: dict[str, Job] = {}  # by the id that vLLM knows them by
+        self._jobs: dict[str, Job] = {}  # by the id that vLLM is given
+        self._inside: dict[str, str] = {}  # the id that its workers know each by
         self._began: dict[str, int] = {}  # the version that each began with
         self._held = held
         self._ended: list[tuple[Job, str]] = []
@@ -72,8 +76,8 @@ class VllmBatch:
         for job in jobs:
             prompt, params = continuation(job, stepwise=True)
             version = job.request.min_version if job.request.pinned else self.version
-            name = self._add(prompt, params, version)
-            self._jobs[name], self._began[name] = job, version
+            name, inside = self._add(prompt, params, version)
+            self._jobs[name], self._began[name], self._inside[name] = job, version, inside
 
     def remove(self, job: Job) -> None:
         """See `Batch.remove`."""
@@ -90,7 +94,7 @@ class VllmBatch:
     def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Batch.score`. The running requests go on meanwhile."""
         check_no_routes(routes)
-        name = self._add(*probe(token_ids), self.version)
+        name, _ = self._add(*probe(token_ids), self.version)
         while True:
             for output in self._step():
                 if output.request_id == name:
@@ -123,15 +127,15 @@ class VllmBatch:
         self._engine.add_lora(held[version])
         return jobs
 
-    def _add(self, prompt: Any, params: Any, version: int) -> str:
+    def _add(self, prompt: Any, params: Any, version: int) -> tuple[str, str]:
         self._serial += 1
         adapter = None if self._held is None else self._held[version]
-        self._engine.add_request(name := str(self._serial), prompt, params, lora_request=adapter)
-        return name
+        name = str(self._serial)
+        return name, self._engine.add_request(name, prompt, params, lora_request=adapter)
 
     def _forget(self, names: Sequence[str]) -> None:
         for name in names:
-            del self._jobs[name], self._began[name]
+            del self._jobs[name], self._began[name], self._inside[name]
         self._read_again.difference_update(names)
         self._engine.abort_request(list(names))
 
@@ -156,12 +160,24 @@ class VllmBatch:
             if end is not None:
                 tokens, reason = tokens[: end - len(response)], "stop"
         version = self.version if self._held is None else self._began[output.request_id]
+        if self._recorder is not None:
+            self._take_routes(self._recorder, job, self._inside[output.request_id], len(tokens))
         job.extend(tokens, logprobs[: len(tokens)], version)
         self.tokens_sampled += len(tokens)
         if reason is None:
             return
         if output.finished:
-            del self._jobs[output.request_id], self._began[output.request_id]
+            name = output.request_id
+            del self._jobs[name], self._began[name], self._inside[name]
         else:
             self._forget([output.request_id])
         self._ended.append((job, reason))
+
+    @staticmethod
+    def _take_routes(recorder: RouteRecorder, job: Job, inside: str, sampled: int) -> None:
+        """Takes the experts of the tokens that the step has read for the first time: with the first token those of the
+        prompt, with any other that of the token before.
+        """
+        length = len(job.request.prompt_ids) + len(job.tokens)
+        begin = length - 1 if job.tokens else 0
+        job.extend_routes(recorder.read(inside, begin, length + sampled - 1), begin)

@@ -91,9 +91,7 @@ class ConcurrentVllm:
         return await self._on_loop(self._generate(request))
 
     async def progress(self, request_id: str, seen: int) -> Completion:
-        """See `Engine.progress`. Where a request goes on with new weights, each token is said to be of the version of
-        now: only the last output tells more.
-        """
+        """See `Engine.progress`. Each token is said to be of the version of now: only the last output tells more."""
         return await self._on_loop(self._progress(request_id, seen))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -151,9 +149,8 @@ class ConcurrentVllm:
         self._transfer.close()
 
     async def _open(self) -> AsyncLLM:
-        engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu()))
-        )
+        arguments = self._settings.arguments(on_cpu=current_platform.is_cpu())
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         # What vLLM asks its core once, before it registers the first request. Later nothing is awaited between the slot
         # that a request takes and its registration: no abort falls in between, and is lost on one unknown to vLLM.
         await engine.get_supported_tasks()
@@ -230,7 +227,7 @@ class ConcurrentVllm:
             running.tokens, running.logprobs = (tokens, logprobs) if end is None else (tokens[:end], logprobs[:end])
             running.tell()
             if output.finished:
-                self._take(running, tokens[:end], logprobs[:end], sampled.weight_versions)
+                self._take(running, tokens[:end], logprobs[:end], sampled)
                 return "stop" if end is not None else str(sampled.finish_reason)
         raise EngineError(f"{self.name}: request {job.request.id} was left without an end")
 
@@ -244,13 +241,16 @@ class ConcurrentVllm:
         versions = np.full(len(tokens), self._version if self._held is None else running.version, np.int32)
         return Completion(np.asarray(tokens, np.int32), np.asarray(logprobs, np.float32), versions, "abort")
 
-    def _take(self, running: Running, tokens: list[int], logprobs: list[float], spans: Any) -> None:
+    def _take(self, running: Running, tokens: list[int], logprobs: list[float], sampled: Any) -> None:
         job = running.job
         self._tokens += len(tokens)
+        if sampled.routed_experts is not None:
+            # of the pass that sampled: after an update vLLM returns none but the last of what it reads again
+            job.extend_routes(sampled.routed_experts.astype(np.int16), 0)
         if self._held is not None:
             job.extend(tokens, logprobs, running.version)
             return
-        for span in spans or ():
+        for span in sampled.weight_versions or ():
             part = slice(span.start, min(span.end, len(tokens)))
             job.extend(tokens[part], logprobs[part], int(span.version))
 

@@ -43,6 +43,7 @@ class VllmSettings:
         held: versions that are in use at once, each an adapter; 0: one at a time, whole.
         rank: of these adapters.
         adapted: the matrices that have one, by the last word of their names.
+        record_routes: completions say which experts each token was sent to.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -64,6 +65,7 @@ class VllmSettings:
     held: int = 0
     rank: int = 0
     adapted: tuple[str, ...] = ()
+    record_routes: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
@@ -113,6 +115,14 @@ class VllmSettings:
                 raise EngineError(
                     "sidecar.engine_args: kv_transfer_config may bring keys and values of another version; leave it "
                     "out, or write another sidecar.update_policy than pin"
+                )
+        if self.record_routes:
+            if not on_cpu:  # there `sidecar.vllm.routes` records them
+                ours["enable_return_routed_experts"] = True
+            if "kv_transfer_config" in self.engine_args:
+                raise EngineError(
+                    "sidecar.engine_args: kv_transfer_config may bring keys and values without the experts that made "
+                    "them; leave it out, or write algorithm.router_replay=off"
                 )
         if self.tensor_parallel_size > 1:
             ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own

@@ -19,6 +19,7 @@ from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.batch import VllmBatch
+from sidecar.vllm.routes import record_routes
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
 from sidecar.vllm.weights import check_against_model, whole
@@ -32,8 +33,9 @@ class SteppedVllm(SteppedEngine):
         self._model = settings.model
         self._adapters = AdapterDirectories(settings.model, settings.rank) if settings.held else None
         held = HeldVersions[LoRARequest](settings.held) if settings.held else None
+        recorder = record_routes(engine) if settings.record_routes else None
         super().__init__(
-            VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held, trace),
+            VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held, trace, recorder),
             name=name,
             max_length=settings.max_length,
             vocab_size=engine.model_config.get_vocab_size(),

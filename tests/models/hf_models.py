@@ -137,6 +137,14 @@ def reference_logits(model: torch.nn.Module, token_ids: np.ndarray) -> np.ndarra
         return model(torch.from_numpy(token_ids.astype(np.int64))).logits.numpy()
 
 
+def routes_of(model: PreTrainedModel, token_ids: np.ndarray) -> np.ndarray:
+    """[time, layers, picked], sorted: what the model's routers choose for ``[time]`` tokens."""
+    with torch.no_grad():
+        logits = model(torch.as_tensor(token_ids)[None], output_router_logits=True).router_logits
+    picked = model.config.num_experts_per_tok
+    return np.stack([np.sort(np.argsort(-layer.numpy(), axis=-1)[:, :picked]) for layer in logits], axis=1)
+
+
 @functools.partial(jax.jit, static_argnames="architecture")
 def _logits(
     params: Params, architecture: Architecture, token_ids: jax.Array, positions: jax.Array, segment_ids: jax.Array

@@ -18,7 +18,7 @@ from rljax.models.hf_names import to_hf
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate
-from tests.models.hf_models import random_model, save
+from tests.models.hf_models import random_model, routes_of, save
 from tests.sampler.conftest import Gate
 
 pytestmark = pytest.mark.slow
@@ -45,14 +45,6 @@ def published(directory: Path, seeds: Sequence[int]) -> tuple[list[Any], Archite
         path = OrbaxPublisher(directory).publish(version, 1, tensors, model="tiny", dtype="fp32")
         updates.append(WeightUpdate(version, 1, str(path)))
     return models, architecture, updates
-
-
-def routes_of(model: Any, tokens: np.ndarray) -> np.ndarray:
-    """[time, layers, picked], sorted: what transformers' routers choose."""
-    with torch.no_grad():
-        logits = model(torch.tensor(tokens[None]), output_router_logits=True).router_logits
-    picked = model.config.num_experts_per_tok
-    return np.stack([np.sort(np.argsort(-layer.numpy(), axis=-1)[:, :picked]) for layer in logits], axis=1)
 
 
 def asked(prompt: Sequence[int], tokens: int = 20) -> GenerateRequest:

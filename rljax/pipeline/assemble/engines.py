@@ -283,6 +283,16 @@ def _check_on_cpu(engine: str, architecture: Architecture, held: int) -> None:
         )
 
 
+def _check_routes(config: Config, platform: str) -> None:
+    engine, wanted = config.sidecar.engine, config.algorithm.router_replay
+    if config.algorithm.records_routes and platform not in KINDS[engine].records_routes:
+        records = " or ".join(name for name, kind in KINDS.items() if platform in kind.records_routes)
+        raise ConfigError(
+            f"algorithm.router_replay={wanted}: sidecar.engine={engine} records no routes on a {platform.upper()}; "
+            f"write sidecar.engine={records}, or leave it out"
+        )
+
+
 def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:
     from sidecar.vllm.settings import VllmSettings, environment
 
@@ -290,6 +300,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
     held = versions_held(config)
     if not gpu:
         _check_on_cpu(sidecar.engine, model.architecture, held)
+    _check_routes(config, "gpu" if gpu else "cpu")
     if sidecar.kv_cache_gib is not None:
         kv_cache: int | None = int(sidecar.kv_cache_gib * 2**30)
     else:
@@ -314,6 +325,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         held=held,
         rank=(config.model.lora.rank or 0) if held else 0,
         adapted=adapted,
+        record_routes=config.algorithm.records_routes,
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=own_workers)

@@ -243,7 +243,7 @@ def probe_routes(config: Config, architecture: Architecture) -> np.ndarray | Non
     """Returns the experts that engines send the tokens of the probe to, int16 ``[probe, layers, picked]``, as
     `Learner.score` does; None: those that their routers choose.
     """
-    if architecture.experts is None or not config.algorithm.replays_routes:
+    if architecture.experts is None or not config.probe_is_routed:
         return None
     return spread_routes(len(probe_tokens(config, architecture)), architecture.num_layers, architecture.experts)
 

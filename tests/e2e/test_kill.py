@@ -42,6 +42,8 @@ BACK_END = (
     *("generate:170", "publish:14", "validate:5", "lease:20"),
 )
 """The process halts here while the back end that it talks to dies."""
+LEAN = ("eval_steps=none", "save_steps=1000", "observe.report=false", "observe.trace=false")
+"""Of a run that is read for its batches alone."""
 AHEAD = ("async_generation_ratio=1.0", "observe.report=false")
 EXPERTS = ("model.tiny.family=qwen3_moe", "model.tiny.num_layers=2", "algorithm.router_replay=replay")
 
@@ -73,7 +75,7 @@ def engine_faults(run_dir: Path) -> list[str]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[tuple[Any, ...]]:
     """The batches of a run on policy; those of a shorter one are the first of them."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = run(run_dir, cache, "max_steps=40")
+    done = run(run_dir, cache, "max_steps=40", *LEAN)
     assert done.returncode == 0, done.stderr
     return batches_of(run_dir)
 

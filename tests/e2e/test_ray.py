@@ -59,7 +59,7 @@ def test_an_explorer_apart_does_not_outlive_the_learner(
 
 
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
-    started = Started(tmp_path / "run", cache, *RAY, "max_steps=30")
+    started = Started(tmp_path / "run", cache, *RAY, "max_steps=30", "save_steps=30")
     program = psutil.Process(started.process.pid)
     started.until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps were trained")
     family = program.children(recursive=True)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from program import Started, audit_of, query, run, steps_trained, warn_once
 
-QUICK = ("rollout.claim_timeout=2", "observe.trace=true")
+QUICK = ("rollout.claim_timeout=2", "observe.trace=true", "eval_steps=none")
 
 
 def contents(run_dir: Path) -> dict[str, tuple[str, int]]:

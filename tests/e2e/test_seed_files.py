@@ -1,4 +1,6 @@
-"""Seven YAML documents of ROLL and Trinity-RFT train two steps, with overrides of model, sizes and devices alone."""
+"""Six YAML documents of ROLL and Trinity-RFT train two steps, with overrides of model, sizes and devices alone; the
+seventh is in `test_seed_page.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from program import ROOT, Started, audit_of, run
-
-from tests.config.importer_files import small
 
 SEEDS = ROOT / "tests" / "data" / "seeds"
 MODEL = (
@@ -85,14 +85,6 @@ def test_an_agentic_document_trains(name: str, tags: tuple[str, ...], tmp_path: 
     done = run(tmp_path / "run", cache, *MODEL, *DEVICES, *SIZES, *AGENTIC, *sizes, config=SEEDS / name)
     assert done.returncode == 0, done.stderr
     trained(tmp_path / "run")
-
-
-def test_the_page_s_command_runs_a_document_small(tmp_path: Path, cache: Path) -> None:
-    file, overrides = small()
-    done = run(tmp_path / "run", cache, *overrides, config=SEEDS / file)
-    assert done.returncode == 0, done.stderr
-    audit = audit_of(tmp_path / "run")
-    assert (audit["balanced"], audit["steps"], audit["trained"]) == (True, 2, 2)
 
 
 def rows(file: Path, question: str, answer: str) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from lives import Role, live_to_the_end
-from program import LIMIT, ROOT, assert_balanced, audit_of, environment, query, run, undocumented
+from program import assert_balanced, audit_of, query, run, undocumented
 
 ALONE = ("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=1", "rollout_batch_size=10")
 UNTASKED = """from tests.e2e import smallest
@@ -23,7 +18,6 @@ def get_config():
         config.tasks.train, config.tasks.validation = {}, {}
     return config
 """
-PAGE = (ROOT / "docs" / "sft.md").read_text()
 
 
 def shown(tmp_path: Path) -> tuple[str, ...]:
@@ -74,30 +68,3 @@ def test_epochs_end_it_and_without_validation_nothing_generates(tmp_path: Path, 
     assert losses[-1] < 0.8 * losses[0]
     again = run(tmp_path / "run", cache, *keys, config=file)
     assert "this run is finished" in again.stdout
-
-
-def test_the_commands_of_the_page_lead_from_imitation_to_rewards(tmp_path: Path, cache: Path) -> None:
-    """Copied from the page, in an empty folder; the scores are those that it says, or better."""
-    found = environment(cache, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-    for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
-        for command in block.replace("\\\n", " ").splitlines():
-            program, *arguments = shlex.split(command)
-            assert program == "rljax"
-            done = subprocess.run(
-                [sys.executable, "-m", "rljax.main", *arguments],
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                env=found,
-                cwd=tmp_path,
-            )
-            assert done.returncode == 0, done.stderr
-    imitated, rewarded = (
-        [row["val/reverse_digits/score"] for row in rows_of(tmp_path / "runs" / name) if "val/seconds" in row]
-        for name in ("sft", "rl")
-    )
-    assert imitated[0] < 0.2 < 0.5 < imitated[-1]
-    assert rewarded[0] == imitated[-1], "rewards begin where imitation ended"
-    assert rewarded[-1] > rewarded[0] + 0.1
-    for name in ("sft", "rl"):
-        assert audit_of(tmp_path / "runs" / name)["balanced"]

@@ -28,7 +28,7 @@ def files(run_dir: Path) -> dict[str, tuple[int, int]]:
 
 def test_it_follows_a_run_to_its_end(tmp_path: Path, cache: Path) -> None:
     run_dir = tmp_path / "run"
-    started = Started(run_dir, cache, "max_steps=60")
+    started = Started(run_dir, cache, "max_steps=60", "save_steps=60")
     started.until(run_dir.exists, "a run directory")
     to_the_end, for_a_while = watching(run_dir, cache), watching(run_dir, cache)
     assert for_a_while.stdout is not None

@@ -16,7 +16,10 @@ from tests.wheel import ALONE, build_wheel, built, copied, pip
 pytestmark = pytest.mark.slow
 
 NAMES = sorted(file.stem for file in (ROOT / "configs").glob("*.py"))
-SHORT = ("max_steps=1", "rollout_batch_size=128", "eval_steps=none", "val_batch_size=64")
+SHORT = (
+    *("max_steps=1", "rollout_batch_size=128", "sidecar.max_concurrency=128"),
+    *("eval_steps=none", "val_batch_size=64"),
+)
 REWARD = "def score(task, response):\n    return float(len(response))\n"
 
 
@@ -125,13 +128,14 @@ print(install_command("ray"))
 
 
 @pytest.mark.parametrize(
-    ("module", "reward"), [(False, "mine"), (True, "tests.mine"), (True, "configs.mine")], ids=lambda given: str(given)
+    ("module", "rewards"), [(False, ["mine"]), (True, ["tests.mine", "configs.mine"])], ids=["command", "module"]
 )
 def test_folders_of_the_user_s_own_are_in_nobody_s_way(
-    module: bool, reward: str, site: Path, here: Path, cache: Path
+    module: bool, rewards: list[str], site: Path, here: Path, cache: Path
 ) -> None:
     """Neither for this process nor for its children; and what a user has written is found in them."""
-    keys = (*SHORT, "explorer.own_process=true", f"tasks.train.reverse_digits.rewards={reward}:score")
+    named = ",".join(f"{reward}:score" for reward in rewards)
+    keys = (*SHORT, "explorer.own_process=true", f"tasks.train.reverse_digits.rewards={named}")
     given = [f"--config.{key}" for key in keys]
     printed = rljax(site, here, cache, "--config=quickstart", *given, module=module)
     assert "audit: balanced" in printed

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.ray
 
 SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 ALONE = {"launcher": "ray", "ray.address": "local", "sidecar.devices": "cpu"}
-SET = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+SET = (
+    *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
+    *("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_prestart_worker_first_driver"),
+)
 ASKS = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).internal_kv_keys(b''))"
 
 

@@ -40,7 +40,7 @@ SMALLEST = Path(__file__).parents[1] / "e2e" / "smallest.py"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     logged = os.environ.get("RAY_ADDRESS")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 4})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 4, "no_monitor": True})
     made.add_node(num_cpus=2, num_gpus=0, resources={"second": 1})
     yield made
     made.shutdown()

@@ -24,7 +24,7 @@ BAD = EnvironmentSpec("tests.rollout.environments.bad:Bad-v0")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "no_monitor": True})
     made.add_node(num_cpus=1, resources={"second": 4})
     # who has joined it before has said nothing of where our modules are
     ray.init(made.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": "/nowhere"}})

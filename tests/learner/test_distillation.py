@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rljax.learner.programs import Compilation, CompileMeter
 from rljax.learner.teachers import StoredTeacher
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.logprobs import token_logprobs
+from rljax.models.common.params import Params
 from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import hidden_states
@@ -49,12 +51,16 @@ OTHER = Architecture(
 )
 """A teacher's: another family and shape, and more tokens than the policy has."""
 ARCHITECTURES = {"same": ARCHITECTURE, "other": OTHER}
-PARAMS = {"same": make_params(7), "other": make_params(8, OTHER)}
 SETTINGS = {"same": TeacherConfig(path="a", coef=0.5), "other": TeacherConfig(path="b", weights={"sums": 2.0})}
 
 
+@functools.cache
+def weights(name: str) -> Params:
+    return make_params({"same": 7, "other": 8}[name], ARCHITECTURES[name])
+
+
 def stored(name: str) -> StoredTeacher:
-    return StoredTeacher(ARCHITECTURES[name], to_hf(PARAMS[name], ARCHITECTURES[name]))
+    return StoredTeacher(ARCHITECTURES[name], to_hf(weights(name), ARCHITECTURES[name]))
 
 
 def make_learner(*names: str, params: Any = None, **changes: Any) -> Learner:
@@ -89,7 +95,7 @@ def test_a_step_trains_and_reports_what_transformers_says_of_policy_and_teachers
     """The loss is the mean over tokens of −A·logπ with A = Σ w·(logπ_k − logπ)."""
     groups = two_tasksets()
     policy = in_transformers(tmp_path / "policy", ARCHITECTURE, make_params())
-    teachers = {name: in_transformers(tmp_path / name, ARCHITECTURES[name], PARAMS[name]) for name in PARAMS}
+    teachers = {name: in_transformers(tmp_path / name, ARCHITECTURES[name], weights(name)) for name in ARCHITECTURES}
     of_policy = [scored(policy, t) for t in trajectories_of(groups)]
     by_teacher = {name: [scored(model, t) for t in trajectories_of(groups)] for name, model in teachers.items()}
     tasksets = [g.task.taskset for g in groups for _ in g.trajectories]
@@ -153,7 +159,7 @@ def test_the_policy_becomes_its_teacher_on_what_it_sampled_so_many_steps_ago(lag
     """The whole KL after each prompt, over the vocabulary: no estimate of it."""
     keys = {"pg_variant": "ppo", "loss": {"clip_low": 0.8, "clip_high": 3.0}}
     learner = make_learner("same", async_generation_ratio=float(lag), algorithm=keys)
-    teacher, rng = np.asarray(next_token(PARAMS["same"])), np.random.default_rng(0)
+    teacher, rng = np.asarray(next_token(weights("same"))), np.random.default_rng(0)
     policies, divergences = [], []
     for step in range(80):
         policies.append(np.asarray(next_token(learner.state.params)))
@@ -224,9 +230,9 @@ def test_a_step_compiles_nothing_that_was_not_listed_and_compiled_before() -> No
 
 
 def test_a_teacher_is_read_as_its_files_say(tmp_path: Path) -> None:
-    save_directory(tmp_path / "teacher", OTHER, to_hf(PARAMS["other"], OTHER), None, "fp32")
+    save_directory(tmp_path / "teacher", OTHER, to_hf(weights("other"), OTHER), None, "fp32")
     read = StoredTeacher(OTHER, stored_tensors(tmp_path / "teacher"))
     config = make_learner("other").config
     learner = Learner(config, ARCHITECTURE, make_params(), teachers={"other": read})
     placed = learner._preparation.teachers["other"].params
-    assert relative_error(placed, PARAMS["other"]) == 0
+    assert relative_error(placed, weights("other")) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from rljax.models.cache import prefill
 from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU
 from tests.learner.made_up import make_config, make_groups, relative_error, trajectories_of
-from tests.learner.test_routers import PARAMS, ROUTED
+from tests.learner.test_routers import ROUTED, params
 
 pytestmark = pytest.mark.slow
 
@@ -44,20 +45,32 @@ def by_number(trajectory: Any) -> np.ndarray:
     return np.tile(trajectory.token_ids[:, None, None], (1, LAYERS, PICKED)).astype(np.int16)
 
 
+@functools.cache
+def recorded() -> dict[bytes, np.ndarray]:
+    """What an engine with the learner's weights records of each trajectory, by its tokens;
+    `tests.sampler.test_engine_experts` holds it to others.
+    """
+    layers = [jax.tree.map(lambda w, n=n: w[n], params()["layers"]) for n in range(LAYERS)]
+    tokens = [t.token_ids for t in TRAJECTORIES]
+    lengths = np.array([len(row) for row in tokens], np.int32)
+    rows = np.stack([np.pad(row, (0, lengths.max() - len(row))) for row in tokens])
+    *_, routes = jax.jit(prefill, static_argnums=1)(params() | {"layers": layers}, ROUTED, rows, lengths)
+    return {row.tobytes(): np.asarray(of_row)[: len(row)] for row, of_row in zip(tokens, routes, strict=True)}
+
+
 def engines(trajectory: Any) -> np.ndarray:
-    """What an engine with the learner's weights records; `tests.sampler.test_engine_experts` holds it to others."""
-    layers = [jax.tree.map(lambda w, n=n: w[n], PARAMS["layers"]) for n in range(LAYERS)]
-    tokens = trajectory.token_ids[None]
-    *_, routes = prefill(PARAMS | {"layers": layers}, ROUTED, tokens, np.array([tokens.shape[1]], np.int32))
-    return np.asarray(routes)[0]
+    return recorded()[trajectory.token_ids.tobytes()]
+
+
+@functools.cache
+def compiled(mode: str) -> Any:
+    objective = PolicyObjective(make_config(algorithm={"router_replay": mode}), ROUTED, CPU)
+    return jax.jit(functools.partial(loss_and_gradient, objective))
 
 
 def update(mode: str, routes: Any) -> tuple[float, Any, dict[str, float]]:
-    objective = PolicyObjective(make_config(algorithm={"router_replay": mode}), ROUTED, CPU)
     batch = packed(routes)
-    loss, gradient, metrics = jax.jit(lambda *given: loss_and_gradient(objective, *given))(
-        PARAMS, batch.batch, batch.microbatches
-    )
+    loss, gradient, metrics = compiled(mode)(params(), batch.batch, batch.microbatches)
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
 
 

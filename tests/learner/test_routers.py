@@ -16,13 +16,18 @@ from rljax.learner.packing import RowShape, pack
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU
+from rljax.models.common.params import Params
 from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error, trajectories_of
 
 pytestmark = pytest.mark.slow
 
 ROUTED = dataclasses.replace(ARCHITECTURE, family="qwen3_moe", experts=Experts(4, 2, 16))
-PARAMS = make_params(architecture=ROUTED)
 TRAJECTORIES = trajectories_of(make_groups(1, groups=2))
+
+
+@functools.cache
+def params() -> Params:
+    return make_params(architecture=ROUTED)
 
 
 @functools.cache
@@ -34,7 +39,7 @@ def compiled(aux: float = 0.0, z: float = 0.0) -> Any:
 def update(shape: RowShape, aux: float = 0.0, z: float = 0.0) -> tuple[float, Any, dict[str, float]]:
     advantages = [np.where(t.loss_mask, 1.0, 0.0).astype(np.float32) for t in TRAJECTORIES]
     packed = pack(TRAJECTORIES, advantages, np.full(len(TRAJECTORIES), 0.01), [shape])
-    loss, gradient, metrics = compiled(aux, z)(PARAMS, packed.batch, packed.microbatches)
+    loss, gradient, metrics = compiled(aux, z)(params(), packed.batch, packed.microbatches)
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
 
 
@@ -74,7 +79,7 @@ def test_microbatches_change_the_balance_alone() -> None:
 def test_a_loss_of_balance_makes_the_use_of_experts_even() -> None:
     def trained(aux: float) -> float:
         config = make_config(algorithm={"router_aux_loss_coef": aux}, optimizer={"learning_rate": 1e-3})
-        learner = Learner(config, ROUTED, PARAMS)
+        learner = Learner(config, ROUTED, params())
         return [learner.train(make_groups(1))["router/aux_loss"] for _ in range(8)][-1]
 
     assert trained(1.0) < trained(0.0) - 0.01

@@ -31,7 +31,10 @@ from tests.learner.made_up import (
 
 pytestmark = pytest.mark.slow
 
-PARAMS = make_params()
+
+@functools.cache
+def initial() -> Params:
+    return make_params()
 
 
 def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -> tuple[float, Params, dict]:
@@ -43,7 +46,7 @@ def evaluate(config: Config, groups: list[Group], shape: int = 0, **rows: int) -
     shapes = row_shapes(**{"row_tokens": 24, "rows": 2, "trajectories": 16, **rows})
     packed = pack(trajectories, advantages, weights, shapes[shape : shape + 1])
     loss, gradient, metrics = compiled(config.algorithm.pg_variant, config.model)(
-        PARAMS, packed.batch, packed.microbatches
+        initial(), packed.batch, packed.microbatches
     )
     assert loss.dtype == jnp.float32
     return float(loss), gradient, {name: float(value) for name, value in metrics.items()}
@@ -66,7 +69,7 @@ def test_a_loss_that_is_none_is_refused_by_name(loss: Any, told: str) -> None:
     packed = pack([], np.zeros(0), np.zeros(0), row_shapes(row_tokens=24, rows=2, trajectories=16)[:1])
     batch = jax.tree.map(lambda x: x[0], packed.batch)
     with pytest.raises(ConfigError, match=rf"^algorithm\.pg_variant='made_up': {told}"):
-        jax.eval_shape(Objective(config, ARCHITECTURE, CPU).microbatch_loss, PARAMS, batch, Progress())
+        jax.eval_shape(Objective(config, ARCHITECTURE, CPU).microbatch_loss, initial(), batch, Progress())
 
 
 @functools.cache
@@ -103,7 +106,7 @@ def reference(config: Config, groups: list[Group]) -> tuple[float, Params]:
     """Loss and gradient of a batch, trajectory by trajectory, added up in float64."""
     trajectories = trajectories_of(groups)
     tokens = sum(int(t.loss_mask.sum()) for t in trajectories)
-    loss, gradient = 0.0, jax.tree.map(lambda p: np.zeros(p.shape), PARAMS)
+    loss, gradient = 0.0, jax.tree.map(lambda p: np.zeros(p.shape), initial())
     for t, advantage in zip(trajectories, batch_advantages(groups, config.algorithm), strict=True):
         own = int(t.loss_mask.sum())
         weight = {
@@ -115,7 +118,7 @@ def reference(config: Config, groups: list[Group]) -> tuple[float, Params]:
         rest = 24 - len(t.token_ids)  # nothing looks ahead, so what follows does not matter
         ids, mask, behaviour = (np.pad(x, (0, rest)) for x in (t.token_ids, t.loss_mask, t.logprobs))
         part, part_gradient = separate(config.algorithm.pg_variant)(
-            PARAMS, ids[None], mask[1:], behaviour[1:], t.temperature, float(advantage[t.loss_mask][0])
+            initial(), ids[None], mask[1:], behaviour[1:], t.temperature, float(advantage[t.loss_mask][0])
         )
         loss += weight * float(part)
         gradient = jax.tree.map(lambda g, p, w=weight: g + w * np.asarray(p, np.float64), gradient, part_gradient)
@@ -220,8 +223,8 @@ def test_one_token_responses_and_the_metrics_by_hand() -> None:
     for index, t in enumerate(short):
         length = len(t.token_ids)
         ids = jnp.asarray(t.token_ids)[None]
-        hidden = hidden_states(PARAMS, ARCHITECTURE, ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
-        logits = np.asarray(hidden[0] @ output_head(PARAMS, ARCHITECTURE), np.float64)[-2] / t.temperature
+        hidden = hidden_states(initial(), ARCHITECTURE, ids, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+        logits = np.asarray(hidden[0] @ output_head(initial(), ARCHITECTURE), np.float64)[-2] / t.temperature
         logprob = logits[t.token_ids[-1]] - np.log(np.exp(logits).sum())
         ratios[index] = np.exp(logprob - t.logprobs[-1])
     assert metrics["policy/ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-4)

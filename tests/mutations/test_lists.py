@@ -22,14 +22,38 @@ def selects(expression: str, test: str) -> bool:
     return bool(eval(held))  # of True, False, and, or, not and parentheses
 
 
-def test_every_planted_bug_has_its_place_and_tests_that_are_there() -> None:
-    selections = {mutation.tests for mutation in read(None)}  # refuses what is not there to be changed
-    files = {part for tests in selections for part in shlex.split(tests) if part.endswith(".py")}
+def collected(items: list[pytest.Item]) -> set[str]:
+    """Ids of a session's tests, without the group that xdist writes behind each."""
+    groups = ((item, item.get_closest_marker("xdist_group")) for item in items)
+    return {item.nodeid.removesuffix(f"@{group.args[0]}" if group else "").lower() for item, group in groups}
+
+
+def collect(files: set[str]) -> set[str]:
+    """Ids of the tests of these files."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *sorted(files)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    there = [line.lower() for line in done.stdout.splitlines() if "::" in line]
-    for selection in selections:
-        *chosen, expression = [*shlex.split(selection), ""] if " -k " not in selection else shlex.split(selection)
-        of_files = [test for test in there if test.startswith(tuple(chosen))]
-        assert any(not expression or selects(expression, test) for test in of_files), f"no test is there: {selection}"
+    return {line.lower() for line in done.stdout.splitlines() if "::" in line}
+
+
+def files_of(selection: str) -> set[str]:
+    return {part for part in shlex.split(selection) if part.endswith(".py")}
+
+
+def is_there(selection: str, tests: set[str]) -> bool:
+    """Whether a test is selected."""
+    *chosen, expression = [*shlex.split(selection), ""] if " -k " not in selection else shlex.split(selection)
+    of_files = (test for test in tests if test.startswith(tuple(chosen)))
+    return any(not expression or selects(expression, test) for test in of_files)
+
+
+def test_every_planted_bug_has_its_place_and_tests_that_are_there(request: pytest.FixtureRequest) -> None:
+    """This session has collected most tests, or all; what it has not is looked for."""
+    selections = {mutation.tests for mutation in read(None)}  # refuses what is not there to be changed
+    tests = collected(request.session.items)
+    known = {test.partition("::")[0] for test in tests}
+    unsure = {part for one in selections if not is_there(one, tests) for part in files_of(one)}
+    unsure |= {part for one in selections for part in files_of(one) if part.lower() not in known}
+    if unsure:
+        tests |= collect(unsure)
+    assert [one for one in sorted(selections) if not is_there(one, tests)] == [], "no test of these is there"

@@ -31,6 +31,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 KERNEL = "notebook-with-wheel"
 WHERE = "import rljax; print(rljax.__file__)"
 """The last cell of an execution, which the notebook does not have."""
+SIZES = ("RLJAX_NOTEBOOK_STEPS", "RLJAX_NOTEBOOK_SEEDS")
+"""Environment variables that make a notebook's runs shorter and fewer."""
 
 
 def execute(path: Path, wheel: Path, folder: Path, variables: Mapping[str, str], limit: float | None) -> NotebookNode:
@@ -53,7 +55,7 @@ def execute(path: Path, wheel: Path, folder: Path, variables: Mapping[str, str],
     kernel.mkdir(parents=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": KERNEL, "language": "python"}))
-    away = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RLJAX_NOTEBOOK_STEPS")}
+    away = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *SIZES)}
     given = {**away, "JUPYTER_PATH": str(folder / "jupyter"), "PIP_NO_INDEX": "1", "JAX_PLATFORMS": "cpu"}
     notebook = nbformat.read(path, as_version=4)
     named = dict(notebook.metadata.get("kernelspec", {}))

@@ -12,11 +12,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from tests.notebooks.executed import NOTEBOOKS, bare_environment, execute
+from tests.notebooks.executed import NOTEBOOKS, SIZES, bare_environment, execute
 from tests.waiting import HANGS
 from tests.wheel import build_wheel
 
-STEPS = "4"
+SMALL = dict(zip(SIZES, ("4", "1"), strict=True))
+"""Steps of each run, and runs of each kind."""
 OF_A_MACHINE = re.compile(r"(?:(?<![\w.])|(?<=\\n))/(?:root|home|tmp|work|usr|opt|var|mnt|content|Users|private)/")
 """A path within JSON, where a line begins behind a backslash and an n."""
 
@@ -40,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @each
 def test_it_runs_in_an_empty_folder_with_the_wheel(path: Path, wheel: Path, tmp_path: Path) -> None:
-    executed = execute(path, wheel, tmp_path, {"RLJAX_NOTEBOOK_STEPS": STEPS}, HANGS)
+    executed = execute(path, wheel, tmp_path, SMALL, HANGS)
     assert of_a_machine(code_cells(executed)) == []
 
 

@@ -31,7 +31,7 @@ def train(config: Config) -> int:
             return _lead(config, hosts)
         _on_signals(hosts.ask_to_stop)
         follow(config, hosts)
-        print(f"{hosts.names[hosts.rank]}: ended with {hosts.names[0]}")
+        print(f"{hosts.names[hosts.rank]}: the run has ended here too")
         return 0
 
 

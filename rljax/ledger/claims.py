@@ -226,7 +226,7 @@ def unconsumed_steps(tx: Transaction, row: Row) -> list[int]:
 def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
     b = spec.batch_groups
     if row.announced < 0:
-        return 0, "no weights are announced yet"
+        return 0, "the first weights"
     if is_over(row, spec.max_steps, spec.total_epochs):
         return 0, "the run is finished"
     if row.finished:
@@ -235,7 +235,7 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
         return 0, f"the learner to go on: {went_on}"
     pending = tx.execute(_PENDING_VALIDATION).first()
     if pending is not None:
-        return 0, f"the validation of version {pending.version} comes first"
+        return 0, f"the validation of version {pending.version}, which comes first"
     if not b:
         return 0, f"a version to validate: demonstrations alone are trained, {row.trained} steps so far"
     deadlines, leased = in_flight(tx)
@@ -249,9 +249,9 @@ def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, st
     if room > 0:
         return room, ""
     if to_the_end <= 0:
-        return 0, "every group up to max_steps is claimed"
+        return 0, "the end of the run: every group up to max_steps is claimed"
     if allowed <= used:
-        awaited = f"train step {row.trained}" if living else "announce a newer version"
+        awaited = f"train step {row.trained + 1}" if living else "announce a newer version"
         return 0, f"credit: {used} of {allowed} groups are outstanding; the learner must {awaited}"
     return 0, f"staleness: as many groups of version {row.announced} are open as can be trained by step {deadline}"
 

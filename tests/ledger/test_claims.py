@@ -76,22 +76,22 @@ def test_a_claim_of_nothing_still_says_what_there_is_to_know(place: Backend) -> 
 def test_why_nothing_is_granted_is_said(place: Backend) -> None:
     bench = LedgerBench(place, make_spec(alpha=0, b=2, max_steps=1), learner=False)
     reason = lambda: claims.claim(bench.db, "e", ["a"], 10).reason  # noqa: E731
-    assert reason() == "no weights are announced yet"
+    assert reason() == "the first weights"
     bench.restart(0)
     claimed = bench.claim()
-    assert reason() == "every group up to max_steps is claimed"
+    assert reason() == "the end of the run: every group up to max_steps is claimed"
     for claim in claimed:
         bench.store(claim)
     bench.indices()
     bench.trained()
-    assert reason() == "every group up to max_steps is claimed"
+    assert reason() == "the end of the run: every group up to max_steps is claimed"
 
 
 def test_credit_names_the_step_that_must_be_trained(place: Backend) -> None:
     bench = LedgerBench(place, make_spec(alpha=0.5, b=2))
     assert len(bench.claim()) == 3
     found = claims.claim(bench.db, "e", ["a"], 10)
-    assert found.reason == "credit: 3 of 3 groups are outstanding; the learner must train step 0"
+    assert found.reason == "credit: 3 of 3 groups are outstanding; the learner must train step 1"
 
 
 def test_staleness_stops_claims_while_a_publication_is_late(place: Backend) -> None:
@@ -116,7 +116,7 @@ def test_what_is_trained_and_not_announced_is_not_consumed(place: Backend) -> No
     bench.indices()
     bench.trained(announce=False)
     found = claims.claim(bench.db, "e", ["a"], 10)
-    assert found.reason == "credit: 4 of 4 groups are outstanding; the learner must train step 1"
+    assert found.reason == "credit: 4 of 4 groups are outstanding; the learner must train step 2"
     bench.publish(1)
     assert len(bench.claim()) == 2
 
@@ -143,7 +143,7 @@ def test_a_filled_interval_by_hand(place: Backend) -> None:
         bench.store(claim)
     outstanding = "credit: 6 of 6 groups are outstanding; the learner must"
     for step in range(3):
-        assert claims.claim(bench.db, "e", ["a"], 10).reason == f"{outstanding} train step {step}"
+        assert claims.claim(bench.db, "e", ["a"], 10).reason == f"{outstanding} train step {step + 1}"
         bench.indices()
         bench.trained(announce=False)
     assert claims.claim(bench.db, "e", ["a"], 10).reason == f"{outstanding} announce a newer version"

@@ -130,7 +130,7 @@ def test_an_explorer_without_held_out_tasks_leaves_validation_to_others(tmp_path
         exploring = [asyncio.ensure_future(guest.explorer.run())]
         learning = asyncio.ensure_future(learn(guest.db, 1.0, frozenset({0, 3})))
         await asyncio.sleep(20.0)
-        assert guest.explorer.waiting_for == "the validation of version 0 comes first"
+        assert guest.explorer.waiting_for == "the validation of version 0, which comes first"
         host = build(tmp_path, loop, name="host", db=guest.db)
         exploring.append(asyncio.ensure_future(host.explorer.run()))
         await learning
@@ -147,7 +147,7 @@ def test_an_explorer_that_would_validate_something_else_leaves_it_to_others(tmp_
         exploring = [asyncio.ensure_future(guest.explorer.run())]
         learning = asyncio.ensure_future(learn(guest.db, 1.0, frozenset({0, 3})))
         await asyncio.sleep(20.0)
-        assert guest.explorer.waiting_for == "the validation of version 0 comes first"
+        assert guest.explorer.waiting_for == "the validation of version 0, which comes first"
         host = build(tmp_path, loop, name="host", db=guest.db, plan_fingerprint="the trainer's")
         exploring.append(asyncio.ensure_future(host.explorer.run()))
         await learning

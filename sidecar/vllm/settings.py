@@ -111,27 +111,30 @@ class VllmSettings:
             ours |= {"max_lora_rank": min(rank for rank in RANKS if rank >= self.rank)}
             ours |= {"lora_target_modules": list(self.adapted)}
             ours |= {"load_format": "auto" if self.load_format == "dummy" else self.load_format}
-            if "kv_transfer_config" in self.engine_args:
-                raise EngineError(
-                    "sidecar.engine_args: kv_transfer_config may bring keys and values of another version; leave it "
-                    "out, or write another sidecar.update_policy than pin"
-                )
-        if self.record_routes:
-            if not on_cpu:  # there `sidecar.vllm.routes` records them
-                ours["enable_return_routed_experts"] = True
-            if "kv_transfer_config" in self.engine_args:
-                raise EngineError(
-                    "sidecar.engine_args: kv_transfer_config may bring keys and values without the experts that made "
-                    "them; leave it out, or write algorithm.router_replay=off"
-                )
+        if self.record_routes and not on_cpu:  # on a CPU `sidecar.vllm.routes` records them
+            ours["enable_return_routed_experts"] = True
         if self.tensor_parallel_size > 1:
             ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own
+        self._check_connector()
         if overruled := sorted(set(self.engine_args) & (set(ours) - {"worker_extension_cls"})):
             raise EngineError(
                 f"sidecar.engine_args: {', '.join(overruled)} cannot be overruled: what is recorded of tokens and "
                 "versions depends on it, or it has a key of its own in sidecar"
             )
         return {**ours, **self.engine_args}
+
+    def _check_connector(self) -> None:
+        brings = "sidecar.engine_args: kv_transfer_config may bring keys and values"
+        if "kv_transfer_config" not in self.engine_args:
+            return
+        if self.held:
+            raise EngineError(
+                f"{brings} of another version; leave it out, or write another sidecar.update_policy than pin"
+            )
+        if self.record_routes:
+            raise EngineError(
+                f"{brings} without the experts that made them; leave it out, or write algorithm.router_replay=off"
+            )
 
 
 def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dict[str, str]:

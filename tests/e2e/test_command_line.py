@@ -88,26 +88,26 @@ def test_run_leaves_everything_behind_and_a_second_one_says_so(tmp_path: Path, c
 
 
 def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=4000", "save_steps=1000", "eval_steps=none")
-    first = Started(run_dir, cache, *long)
+    run_dir, kept = tmp_path / "run", ("save_steps=1000", "eval_steps=none", "observe.report=false")
+    first = Started(run_dir, cache, "max_steps=4000", *kept)
     first.until(lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0] >= 3, "three steps")
     assert first.end(signal.SIGTERM) == 0, first.printed
     assert "the same command resumes" in first.printed
     steps = query(run_dir, "SELECT trained FROM run")[0][0]
     assert (run_dir / "checkpoints" / str(steps)).exists()
-    done = run(run_dir, cache, f"max_steps={steps + 2}", "save_steps=1000", "eval_steps=none")
+    done = run(run_dir, cache, f"max_steps={steps + 2}", *kept)
     assert done.returncode == 0, done.stderr
     report = audit_of(run_dir)
     assert report["balanced"], report["problems"]
     assert report["steps"] == steps + 2
     assert report["lineages"][-1]["from_version"] == steps
-    more = run(run_dir, cache, f"max_steps={steps + 3}", "save_steps=1000", "eval_steps=none")
+    more = run(run_dir, cache, f"max_steps={steps + 3}", *kept)
     assert more.returncode == 0, more.stderr
     assert audit_of(run_dir)["steps"] == steps + 3, "a finished run goes on when more steps are asked for"
 
 
 def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none")
+    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none", "observe.report=false")
     first = Started(run_dir, cache, *long)
     living = "SELECT count(*) FROM processes WHERE name = 'trainer' AND alive"
     first.until(lambda: query(run_dir, living) == [(1,)], "the first trainer")
@@ -118,7 +118,7 @@ def test_second_trainer_is_refused(tmp_path: Path, cache: Path) -> None:
 
 
 def test_an_explorer_that_is_refused_harms_nobody(tmp_path: Path, cache: Path) -> None:
-    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none", "save_steps=1000")
+    run_dir, long = tmp_path / "run", ("max_steps=4000", "eval_steps=none", "save_steps=1000", "observe.report=false")
     first = Started(run_dir, cache, *long)
     trained = lambda: (query(run_dir, "SELECT trained FROM run") or [(0,)])[0][0]  # noqa: E731
     first.until(lambda: trained() >= 1, "a step")

@@ -8,7 +8,10 @@ from pathlib import Path
 from lives import Role, live_to_the_end
 from program import assert_balanced, audit_of, batches_of, query, run, undocumented, warn_once
 
-MIX = ("algorithm.pg_variant=mix", "algorithm.expert_data_ratio=0.25", "algorithm.minibatch_size=8")
+MIX = (
+    *("algorithm.pg_variant=mix", "algorithm.expert_data_ratio=0.25", "algorithm.minibatch_size=8"),
+    *("eval_steps=none", "observe.report=false"),
+)
 """16 sampled trajectories a step, and 5 demonstrations."""
 
 
@@ -21,7 +24,7 @@ def shown(tmp_path: Path, rows: int = 100) -> str:
 
 
 def test_a_run_that_mixes_is_killed_and_imitates_the_same(tmp_path: Path, cache: Path) -> None:
-    keys = (shown(tmp_path), *MIX, "eval_steps=none")
+    keys = (shown(tmp_path), *MIX)
     whole = run(tmp_path / "whole", cache, *keys)
     assert whole.returncode == 0, whole.stderr
     assert "30 demonstrations; trained_twice 0" in whole.stdout
@@ -41,7 +44,7 @@ def test_a_run_that_mixes_is_killed_and_imitates_the_same(tmp_path: Path, cache:
     assert replayed.returncode == 0, replayed.stderr
     assert "replayed to step 6: bit for bit the same" in replayed.stdout
 
-    other = run(killed, cache, shown(tmp_path, rows=99), *MIX, "eval_steps=none", "max_steps=8")
+    other = run(killed, cache, shown(tmp_path, rows=99), *MIX, "max_steps=8")
     assert "tasks.expert.source=" in warn_once(other.stderr)
     assert "other demonstrations, or another order" in other.stderr
 
@@ -49,7 +52,7 @@ def test_a_run_that_mixes_is_killed_and_imitates_the_same(tmp_path: Path, cache:
 def test_imitation_alone_learns_what_is_shown(tmp_path: Path, cache: Path) -> None:
     """Rewards are 0 at this size for a long time; what is learnt in 30 steps, the demonstrations taught."""
     keys = ("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=0.75", "learner.optimizer.learning_rate=0.01")
-    steps = ("max_steps=30", "eval_steps=30", "save_steps=30")
+    steps = ("max_steps=30", "eval_steps=30", "save_steps=30", "observe.report=false")
     done = run(tmp_path / "run", cache, shown(tmp_path), *keys, *steps)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ray
 
 RAY = ("launcher=ray", "ray.address=local")
 APART = "explorer.own_process=true"
-LONG = ("max_steps=400", "eval_steps=None", "save_steps=400")
+LONG = ("max_steps=400", "eval_steps=None", "save_steps=400", "observe.report=false")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_an_explorer_apart_does_not_outlive_the_learner(
 
 
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
-    started = Started(tmp_path / "run", cache, *RAY, "max_steps=30", "save_steps=30")
+    started = Started(tmp_path / "run", cache, *RAY, "max_steps=30", "save_steps=30", "observe.report=false")
     program = psutil.Process(started.process.pid)
     started.until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps were trained")
     family = program.children(recursive=True)
@@ -77,7 +77,8 @@ def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(
 
 
 def test_an_explorer_that_is_an_actor_reads_versions_out_of_the_object_store(tmp_path: Path, cache: Path) -> None:
-    started = Started(tmp_path / "run", cache, *RAY, APART, "sync_method=memory", "max_steps=4", "eval_steps=None")
+    few = ("max_steps=4", "eval_steps=None", "observe.report=false")
+    started = Started(tmp_path / "run", cache, *RAY, APART, "sync_method=memory", *few)
     assert started.end() == 0, started.printed
     assert_balanced(tmp_path / "run", 4 * 4)
     assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"

@@ -9,7 +9,10 @@ from typing import Any
 from lives import Role, live_to_the_end
 from program import assert_balanced, audit_of, query, run, undocumented
 
-ALONE = ("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=1", "rollout_batch_size=10")
+ALONE = (
+    *("algorithm.pg_variant=sft", "algorithm.expert_data_ratio=1"),
+    *("rollout_batch_size=10", "observe.report=false"),
+)
 UNTASKED = """from tests.e2e import smallest
 
 def get_config():

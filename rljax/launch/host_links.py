@@ -25,7 +25,7 @@ CONNECT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a supervisor is.
+    """First line of a supervisor, which says who it is.
 
     Attributes:
         run: directory of the run.

@@ -323,8 +323,7 @@ def _connection_error(text: str) -> str:
 
 @contextlib.contextmanager
 def _of_this_run_alone() -> Iterator[None]:
-    """Has Ray start clusters that listen on loopback alone, accept only clients that know their token, and start no
-    worker before one is needed.
+    """Has Ray start clusters that listen on loopback alone, know their clients by a token, and start no worker ahead.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read. A worker
     that it starts beforehand has another environment than `runtime_env`, and is never used.

@@ -63,8 +63,8 @@ def test_the_experts_of_tokens_are_computed_where_they_are_asked_for(asked: bool
 
 
 class _Read(Mapping[str, np.ndarray]):
-    """Tensors that are made when they are asked for; `held`: how many of those before were there then, at most. XLA lets
-    go of one in a thread of its own, a moment after it has copied it: that is waited for.
+    """Tensors that are made when they are asked for; `held`: how many of those before were there then, at most. XLA
+    lets go of one in a thread of its own, a moment after it has copied it: that is waited for.
     """
 
     def __init__(self) -> None:

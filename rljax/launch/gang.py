@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,7 @@ from typing import Protocol
 from rljax.config.schema import Config
 from rljax.launch.host_places import free_port, place_of, share_of_processors
 from rljax.launch.host_process import Place
-from rljax.launch.supervisor import End, Supervisor, say, signals_to
+from rljax.launch.supervisor import End, Supervisor, say
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import printable
 
@@ -97,6 +98,18 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
             again = f"all hosts start again from the last checkpoint (restart {restarts} of {MAX_RESTARTS})"
             _record(run, f"{end.lost}: {again}")
     return 128 + stopped
+
+
+@contextlib.contextmanager
+def signals_to(stop: Callable[[int], None]) -> Iterator[None]:
+    """Has SIGTERM and Ctrl-C call ``stop`` with their number while the context lasts."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    former = [signal.signal(number, lambda received, _: stop(received)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, former, strict=True):
+            signal.signal(number, handler)
 
 
 def _record(run: RunDir, line: str) -> None:

@@ -12,8 +12,12 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from jax._src.lib import _jax  # JAX has no public name for its coordination service
 
 from rljax.config.fields import ConfigError
+from rljax.learner.hosts import JAX_LATER
 
 BEAT, ENDED, END = ".", "ended", "end"
 """Beginnings of lines: the host lives; it has ended, with its rank and exit code; all are to end, with the reason."""
@@ -42,7 +46,7 @@ class Hello:
     def refusal_of(self, other: Hello) -> str:
         """Returns why another is no host of this one's run; empty where it is."""
         if other.run != self.run:
-            return f"the run in run_dir={self.run} has that port; write another port, for all hosts of this run"
+            return f"host 0 there has run_dir={self.run}; write that for all hosts, or another port for another run"
         if other.number != self.number:
             return f"{other.number} hosts, and host 0 has learner.hosts.number={self.number}; write the same for all"
         return ""
@@ -57,7 +61,7 @@ class Hello:
         """Returns who says that line; None where it is no supervisor."""
         try:
             found = cls(**json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         fits = isinstance(found.rank, int) and isinstance(found.number, int) and 0 < found.rank < found.number
         return found if fits else None
@@ -114,8 +118,10 @@ class Door:
             ConfigError: another program does.
         """
         port = int(coordinator.rpartition(":")[2])
+        both = not local and socket.has_dualstack_ipv6()
+        family, address = socket.AF_INET6 if both else socket.AF_INET, ("127.0.0.1" if local else "", port)
         try:
-            self.sock = socket.create_server(("127.0.0.1" if local else "", port), backlog=1024)
+            self.sock = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
         except OSError as error:
             raise ConfigError(
                 f"learner.hosts.coordinator={coordinator}: host 0 cannot listen there ({error.strerror}): another run "
@@ -140,7 +146,20 @@ def connect(coordinator: str, hello: Hello) -> Link | None:
     machine, _, port = coordinator.rpartition(":")
     try:
         sock = socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS)
-        sock.sendall(f"{hello.line}\n".encode())
     except OSError:
         return None
-    return Link(sock, 0, machine)
+    link = Link(sock, 0, machine)
+    link.send(hello.line)
+    return link
+
+
+def serve_jax(heartbeat_timeout: float, number: int, port: int, local: bool, grace: float) -> Any:
+    """Starts JAX's coordination service, through which so many hosts find each other and speak; they have ``grace``
+    seconds to end in.
+    """
+    return _jax.get_distributed_runtime_service(
+        f"127.0.0.1:{port}" if local else f"[::]:{port}",
+        number,
+        heartbeat_timeout=JAX_LATER * heartbeat_timeout,
+        shutdown_timeout=int(grace),
+    )

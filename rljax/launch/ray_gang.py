@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from rljax.config.fields import ConfigError
 from rljax.config.load import as_plain, from_plain
 from rljax.config.schema import Config
 from rljax.config.validate_placement import device_indices
@@ -60,6 +61,8 @@ class HostActor:
             if self._stopped:  # while it was being started
                 self._supervisor.stop(self._stopped)
             end = self._supervisor.run()
+        except ConfigError as error:  # another program has taken the port meanwhile
+            return HOST_LOST, str(error)
         except Exception as error:
             say(f"the supervisor of host {place.rank}: {type(error).__name__}: {first_line(error)}")
             return 1, ""

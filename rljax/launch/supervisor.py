@@ -13,20 +13,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from jax._src.lib import _jax  # JAX has no public name for its coordination service
 
 from rljax.config.schema import Config
 from rljax.interrupts import HARD_EXIT, HOST_LOST
 from rljax.interrupts import REFUSED as CONFIG_REFUSED
-from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, connect
+from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, connect, serve_jax
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
-from rljax.learner.hosts import JAX_LATER
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import printable
 from sidecar.workers import pulse
@@ -97,7 +93,11 @@ class Supervisor:
         self._seen: dict[int, float] = {}
         self._here, self._met = not linked, False
         self._port = (free_port() if linked else int(self._place.coordinator.rpartition(":")[2])) if leads else 0
-        self._service = _serve_jax(config, self._place.number, self._port, local) if leads else None
+        self._service = (
+            serve_jax(config.learner.hosts.heartbeat_timeout, self._place.number, self._port, local, GRACE)
+            if leads
+            else None
+        )
         if self._door is not None:
             self._watch(self._door.sock, self._let_in)
         if leads:
@@ -125,16 +125,18 @@ class Supervisor:
             for host in self.hosts:
                 host.kill()
             for host in self.hosts:
+                self._forget(host.pulses.descriptor)
                 host.close()
             self._close()
 
     def _close(self) -> None:
         if self._door is not None:
+            self._forget(self._door.sock)  # who comes now comes to the next start
+            self._door.close()
             deadline = time.monotonic() + FAREWELL
             while any(link.rank is not None for link in self._links) and time.monotonic() < deadline:
                 for key, _ in self._selector.select(LOOK):
                     key.data()
-            self._door.close()
         for link in self._links:
             link.close()
         self._selector.close()
@@ -145,7 +147,7 @@ class Supervisor:
         """Comes to the supervisor of host 0, and starts the hosts here once they are let in."""
         link: Link | None = None
         while self._end is None and not self.hosts:
-            now = time.monotonic()
+            now = self._looked = time.monotonic()
             self._tell_of_others(now)
             if self.stopping:
                 self._stop_before_all_met()
@@ -166,7 +168,9 @@ class Supervisor:
         try:
             for line in link.read():
                 what, _, rest = line.partition(" ")
-                if what == REFUSED:
+                if self.hosts:
+                    self._take_in(link, line)
+                elif what == REFUSED:
                     say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
                     self._end = End(CONFIG_REFUSED)
                 elif what == WELCOME:
@@ -177,6 +181,7 @@ class Supervisor:
                     self._start()
         except EOFError:
             link.close()
+            time.sleep(LOOK)
             return None
         return link
 
@@ -257,6 +262,7 @@ class Supervisor:
         if self._end is not None:
             return
         if self.stopping and code in (-self.stopping, 128 + self.stopping, HARD_EXIT):  # there was nothing to save yet
+            self._say(f"{END} {self._name(rank)} was stopped before there was anything to save")
             self._end = End(code if code > 0 else 128 - code)
         elif code < 0 or code == HOST_LOST:
             why = f"{self._name(rank)} {how_it_ended(code)}" if code < 0 else f"{self._name(rank)} has lost another"
@@ -270,8 +276,13 @@ class Supervisor:
         """
         if self._end is None:
             self._say(f"{END} {why}")
-            said = [code for code in self._ended.values() if code > 0 and code != HOST_LOST]
-            self._end = End(max(said)) if said else End(HOST_LOST, why)
+            said = {code: rank for rank, code in self._ended.items() if 0 < code < 128 and code != HOST_LOST}
+            self._end = End(HOST_LOST, why)
+            if said:
+                code, rank = max(said.items())
+                self._end = End(code)
+                if rank not in {host.rank for host in self.hosts}:
+                    say(f"{self._name(rank)} ended with exit code {code}; its output says why")
 
     def _say(self, line: str, but: Link | None = None) -> None:
         for link in self._links:
@@ -285,11 +296,14 @@ class Supervisor:
                 what, _, rest = line.partition(" ")
                 if what == DOING:
                     self._doing[host.rank] = (rest, time.monotonic())
-                    self._met = True
+                    if not self._met:
+                        self._met = True
+                        if self.stopping:  # meanwhile
+                            self.stop(self.stopping)
                     if rest and not self._here:
                         self._trains()
         except EOFError:
-            self._selector.unregister(host.pulses.descriptor)
+            self._forget(host.pulses.descriptor)
 
     def _lives(self, host: HostProcess) -> None:
         self._seen[host.rank] = time.monotonic()
@@ -334,6 +348,8 @@ class Supervisor:
         if hello is None:
             return False
         refusal = self._hello.refusal_of(hello)
+        if hello.rank in self._ended:
+            return False  # all are about to end: it comes to the next start
         if not refusal and hello.rank in self._seen:
             refusal = f"host {hello.rank} of this run is here already ({self._names[hello.rank]})"
         if refusal:
@@ -365,30 +381,12 @@ class Supervisor:
     def _watch(self, what: object, act: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, act)  # type: ignore[arg-type]
 
+    def _forget(self, what: object) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(what)  # type: ignore[arg-type]
+
     def _name(self, rank: int) -> str:
         return f"host {rank} ({self._names[rank]})" if rank in self._names else f"host {rank}"
-
-
-@contextlib.contextmanager
-def signals_to(stop: Callable[[int], None]) -> Iterator[None]:
-    """Has SIGTERM and Ctrl-C call ``stop`` with their number while the context lasts."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    former = [signal.signal(number, lambda received, _: stop(received)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, former, strict=True):
-            signal.signal(number, handler)
-
-
-def _serve_jax(config: Config, number: int, port: int, local: bool) -> Any:
-    """Starts JAX's coordination service, through which the hosts find each other and speak."""
-    return _jax.get_distributed_runtime_service(
-        f"127.0.0.1:{port}" if local else f"[::]:{port}",
-        number,
-        heartbeat_timeout=JAX_LATER * config.learner.hosts.heartbeat_timeout,
-        shutdown_timeout=int(GRACE),
-    )
 
 
 def say(line: str) -> None:

@@ -6,6 +6,7 @@ Host 0 leads. It announces what it is about to do; all do it, after they have ag
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -195,9 +196,12 @@ class Hosts:
             self._client.key_value_set_bytes(f"{_PREFIX}{count}/ready/{self.rank}", said, allow_overwrite=True)
 
     def refuse(self, why: str, exit_code: int) -> None:
-        """Says why host 0 cannot do what it has announced: the others hear it where they wait for it to agree."""
+        """Says why host 0 cannot do what it has announced: the others hear it where they wait for it to agree, unless
+        they have been told already.
+        """
         said = json.dumps((f"{self.names[0]} has ended: {why}", exit_code)).encode()
-        self._client.key_value_set_bytes(f"{_PREFIX}{self._count}/go", said, allow_overwrite=True)
+        with contextlib.suppress(JaxRuntimeError):
+            self._client.key_value_set_bytes(f"{_PREFIX}{self._count}/go", said)
 
     def gather(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes]:
         """Returns what each host gives within some seconds, by rank; to host 0 alone. It may be of any size.

@@ -125,7 +125,8 @@ class LeadingWeights(SharedTensors):
         path = None if self._beside is None else str(self._beside)
         self._hosts.announce(EXPORT, {"dtype": self._dtype, "layer": layer, "beside": path})
         self._hosts.agree("export weights", {"number of trained batches": str(self._steps)})
-        self._hosts.doing("write a version")
+        if path is not None:
+            self._hosts.doing("write a version")
 
     def __getitem__(self, name: str) -> jax.Array:
         return self._weights[name]

@@ -61,6 +61,8 @@ class RunDir:
         """Leaves a sign in the directory while the context lasts; yields its name, by which other hosts know the
         directory.
         """
+        for left in self.root.glob(".hosts-*"):  # by a start that was killed
+            left.unlink(missing_ok=True)
         path = self.root / f".hosts-{uuid.uuid4().hex}"
         path.write_bytes(b"")
         try:

@@ -156,12 +156,18 @@ def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor]) -> None:
     watching = watched(first, "sys.exit(0)")
 
     def stop() -> None:
-        while not watching._met:
-            time.sleep(0.01)
+        until(lambda: watching._met)
         watching.stop(signal.SIGTERM)
 
     threading.Thread(target=stop).start()
     assert ended(watching) == End(0)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for something, and no longer than `WITHIN`."""
+    deadline = time.monotonic() + WITHIN
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def both(first: Supervisor, second: Supervisor) -> list[End]:
@@ -185,8 +191,8 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
     second = watched(f"{MET}{doing}{doing}time.sleep(1)", rank=1)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(ended, second)
-        waited = ""
-        while "waits" not in waited:
+        waited, deadline = "", time.monotonic() + WITHIN
+        while "waits" not in waited and time.monotonic() < deadline:
             waited += capsys.readouterr().err
         assert "learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:" in waited
         assert ended(watched(f"{MET}time.sleep(1)", rank=0)) == End(0)
@@ -200,7 +206,7 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
     ("who", "why"),
     [
         ({"rank": 1}, "host 1 of this run is here already"),
-        ({"rank": 1, "run_dir": "another"}, "the run in run_dir=.* has that port; write another port, for all hosts"),
+        ({"rank": 1, "run_dir": "another"}, "host 0 there has run_dir=.*; write that for all hosts, or another port"),
     ],
 )
 def test_who_is_no_host_of_the_run_is_refused_and_harms_nobody(
@@ -210,8 +216,7 @@ def test_who_is_no_host_of_the_run_is_refused_and_harms_nobody(
     first, second = watched(f"{MET}{LIVES}", rank=0), watched(f"{MET}{LIVES}", rank=1)
     with ThreadPoolExecutor(2) as pool:
         ending = [pool.submit(ended, one) for one in (first, second)]
-        while not (first._met and second._met):
-            time.sleep(0.01)
+        until(lambda: first._met and second._met)
         assert ended(watched("raise SystemExit('it must not start')", **who)) == End(REFUSED)
         assert re.search(f"learner.hosts.coordinator=127.0.0.1:[0-9]+: {why}", capsys.readouterr().err)
         assert not any(one.done() for one in ending)
@@ -228,6 +233,21 @@ def test_who_waits_for_the_others_ends_by_a_signal(
     waiting.stop(signal.SIGINT)
     assert ended(waiting) == End(130)
     assert "SIGINT: stopped before the hosts had met; nothing had begun" in capsys.readouterr().err
+
+
+def test_who_comes_while_all_end_comes_to_the_next_start(watched: Callable[..., Supervisor]) -> None:
+    """The door is shut before the others have gone; nor does a descriptor that is used again end the supervisor."""
+    first, second = watched(f"{MET}{LIVES}", rank=0), watched(f"{MET}{LIVES}", rank=1)
+    with ThreadPoolExecutor(3) as pool:
+        ending = [pool.submit(ended, one) for one in (first, second)]
+        until(lambda: first._met and second._met)
+        again = watched(f"{MET}{LIVES}", rank=1)
+        first.hosts[0].kill()
+        assert [one.result().code for one in ending] == [HOST_LOST] * 2
+        ending = [pool.submit(ended, one) for one in (watched(f"{MET}{LIVES}", rank=0), again)]
+        until(lambda: again._met)
+        again.hosts[0].kill()
+        assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
 
 
 def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:

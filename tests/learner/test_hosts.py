@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from jax._src.lib import _jax
 
+from rljax.interrupts import HOST_LOST
 from rljax.learner.hosts import HostLost, Hosts, HostsError, means_loss
 from rljax.learner.leading import asked_by_leader
 from rljax.learner.served import TeacherAway, TeacherError
 from rljax.learner.teachers import Ask, TokenValues
+from rljax.pipeline.assemble.hosts import tell
 from rljax.trajectory import Trajectory
 from tests.e2e.program import free_port
 from tests.learner.made_up import make_groups, trajectories_of
@@ -124,6 +126,22 @@ def test_a_failure_of_host_0_before_all_have_agreed_comes_to_the_others(start: S
     first.refuse("another trainer has taken over", 1)
     with pytest.raises(HostsError, match="host 0 has ended: another trainer has taken over"):
         second.agree("train step 3")
+
+
+def test_a_host_that_is_late_is_lost_on_all(start: Start) -> None:
+    """The third hears the reason where it waits, and may not end as if something were wrong with the run."""
+    first, second, third = start(3, timeout=0.5)
+    first.announce("train")
+    second.hear()
+    third.hear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(third.agree, "train step 3")
+        with pytest.raises(HostLost) as late:
+            first.agree("train step 3")
+        tell(first, late.value)
+        with pytest.raises(HostsError, match="for host 1 to train step 3") as told:
+            waiting.result()
+    assert told.value.exit_code == HOST_LOST
 
 
 def test_what_each_gives_comes_to_host_0_alone(start: Start) -> None:

@@ -24,7 +24,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.learner import OF_ONE_HOST
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
-from rljax.interrupts import REFUSED, end_at_once
+from rljax.interrupts import HOST_LOST, REFUSED, end_at_once
 from rljax.learner.hosts import JAX_LATER, HostLost, Hosts, HostsError, means_loss
 from rljax.learner.sharding import select_devices
 from rljax.tasks.task import BadRow
@@ -70,7 +70,7 @@ def joined(config: Config) -> Iterator[Hosts | None]:
         check_mesh(config, hosts)
         yield hosts
     except BaseException as error:
-        _tell(hosts, error)
+        tell(hosts, error)
         end_at_once()
         if means_loss(error) and not isinstance(error, HostLost):
             lost = f"{hosts.names[hosts.rank]}: another host does not exchange arrays any more ({first_line(error)})"
@@ -83,10 +83,10 @@ def joined(config: Config) -> Iterator[Hosts | None]:
     jax.distributed.shutdown()
 
 
-def _tell(hosts: Hosts, error: BaseException) -> None:
+def tell(hosts: Hosts, error: BaseException) -> None:
     """Tells the other hosts, as far as they listen, why this one ends."""
     why = first_line(error) if isinstance(error, Exception) else type(error).__name__
-    code = REFUSED if isinstance(error, ConfigError | BadRow) else HostsError.exit_code
+    code = _exit_code(error)
     with contextlib.suppress(Exception):
         if hosts.leads:
             hosts.refuse(why, code)
@@ -94,6 +94,15 @@ def _tell(hosts: Hosts, error: BaseException) -> None:
             hosts.gather("end", b"", _FAREWELL)
         elif not isinstance(error, HostsError):
             hosts.fail(why, code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """Returns the code that all hosts end with where one ends by an error. Who is interrupted has been lost."""
+    if means_loss(error) or not isinstance(error, Exception):
+        return HOST_LOST
+    if isinstance(error, ConfigError | BadRow):
+        return REFUSED
+    return error.exit_code if isinstance(error, HostsError) else HostsError.exit_code
 
 
 def initialise(config: Config, service: str) -> None:

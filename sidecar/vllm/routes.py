@@ -33,8 +33,8 @@ class RouteRecorder:
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         """Writes what a layer's router has chosen for the tokens of a pass, ``[n, picked]``. Called by vLLM."""
-        by_layer: Any = get_forward_context().slot_mapping  # one, where vLLM cuts no pass in two
-        slots = by_layer.get(self._attention)
+        mapping: Any = get_forward_context().slot_mapping  # a list of them only where a batch is cut in two
+        slots = mapping.get(self._attention)
         if slots is not None:  # there is none yet where vLLM measures its memory
             held = slots >= 0  # what only fills a pass has no slot
             self._experts[slots[held], layer_id] = topk_ids[held].to(torch.int16)
@@ -61,6 +61,7 @@ def record_routes(engine: LLMEngine) -> RouteRecorder:
 
 def _recorder(worker: Any) -> RouteRecorder:
     runner, config = worker.model_runner, worker.model_config
-    recorder: Any = RouteRecorder(runner, config.get_total_num_hidden_layers(), config.get_num_experts_per_tok())
-    hooks.bind_routed_experts_capturer(runner.get_model(), recorder)
+    recorder = RouteRecorder(runner, config.get_total_num_hidden_layers(), config.get_num_experts_per_tok())
+    capturer: Any = recorder  # which has of vLLM's own what a hook calls
+    hooks.bind_routed_experts_capturer(runner.get_model(), capturer)
     return recorder

@@ -359,7 +359,7 @@ def _end_or_wait(tx: Transaction, row: Row, ready: int) -> NoBatchYet:
     if not busy and _exhausted(tx, tx.spec.total_epochs):
         return NoBatchYet("data", "the tasksets are exhausted", ready, over=True)
     if not alive:
-        reason = f"an explorer: {ready} of {size} groups ready and nobody generates; start one"
+        reason = f"an explorer: {ready} of {size} groups ready and none is here yet; with mode=train start one"
         return NoBatchYet("explorer", reason, ready)
     if "claimed" not in busy and (nobody := unserved(tx, tx.spec.total_epochs)):
         return NoBatchYet("explorer", f"groups: {ready} of {size} ready; {nobody}", ready)

@@ -59,9 +59,12 @@ def base_config(model: ModelConfig) -> ModelConfig:
         return model
     fields = _fields(directory)
     if model.lora.rank is None:
+        keys = {"rank": fields.get("r"), "alpha": fields.get("lora_alpha"), "targets": ",".join(_targets(directory))}
+        keys |= {"rslora": "true"} if fields.get("use_rslora") else {}
+        written = ", ".join(f"model.lora.{key}={value}" for key, value in keys.items())
         raise ConfigError(
-            f"model.path={model.path}: is an adapter; to train it on write model.lora.rank={fields.get('r')} and "
-            f"model.lora.alpha={fields.get('lora_alpha')}, elsewhere merge it first"
+            f"model.path={model.path}: is an adapter; to train it on write {written}; elsewhere merge it first, by "
+            "mode=export and checkpoint=initial beside these keys"
         )
     base = fields.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -89,10 +92,14 @@ def check_adapter(directory: Path, architecture: Architecture, lora: LoraConfig)
     for key, value in said.items():
         if (given := getattr(lora, key)) != value:
             raise ConfigError(f"model.lora.{key}={given}: {where} has {value}; write model.lora.{key}={value}")
-    has = {name.partition(".lora_")[0].rpartition(".")[2] for name in _names(directory)}
-    if sorted(has) != target_words(architecture, lora):
-        words = ",".join(sorted(has))
+    if (has := _targets(directory)) != target_words(architecture, lora):
+        words = ",".join(has)
         raise ConfigError(f"model.lora.targets={','.join(lora.targets)}: {where} has others; write {words}")
+
+
+def _targets(directory: Path) -> list[str]:
+    """Returns the last words of the names of the matrices that a directory's adapter changes, sorted."""
+    return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in _names(directory)})
 
 
 def load_adapter(directory: Path, architecture: Architecture, lora: LoraConfig) -> Params:

@@ -36,6 +36,7 @@ from rljax.observe.weights_and_biases import WeightsAndBiases
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.metrics.batch import batch_histograms
 from rljax.tasks.templates import decoded
+from sidecar.errors import first_line, printable
 
 LEARNER = "learner"
 """The learner's track in the trace."""
@@ -129,6 +130,8 @@ class LearnerObservers(Observers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception):
+            self._keep(f"ended by {type(error).__name__}: {first_line(error)}")
         self._resources.close()
         self._report.close()
         self._metrics.close()
@@ -139,10 +142,15 @@ class LearnerObservers(Observers):
     def start(self, banner: Sequence[str]) -> None:
         """Shows the lines with which the learner starts, and adds them to ``logs/learner.log``."""
         super().start(banner)
+        self._keep(*banner)
+
+    def _keep(self, *lines: str) -> None:
+        """Adds lines to ``logs/learner.log``, which explains the run to who comes later."""
         log = self._root / "logs" / f"{LEARNER}.log"
-        log.parent.mkdir(exist_ok=True)
-        with log.open("a") as file:
-            file.write("\n".join((time.strftime("%Y-%m-%d %H:%M:%S"), *banner, "")))
+        with contextlib.suppress(OSError):  # a disk that is full ends the run where more is lost
+            log.parent.mkdir(exist_ok=True)
+            with log.open("a") as file:
+                file.write("\n".join((time.strftime("%Y-%m-%d %H:%M:%S"), *map(printable, lines), "")))
 
     def _may_merge(self) -> bool:
         return not self.is_replaced()
@@ -157,7 +165,7 @@ class LearnerObservers(Observers):
         self._samples.truncate(steps + 1, fence.lineage)
         self.progress.update(bound=float(self._config.staleness_bound))
         if steps:
-            self.progress.message(f"resumed from the checkpoint of step {steps}")
+            self.message(f"resumed from the checkpoint of step {steps}")
 
     def waiting(self, reason: str | None, ready: int, needed: int, news: bool = False) -> None:
         """Reports what the learner waits for, and how full its next batch is; ``news`` as of `Progress.waiting`."""
@@ -165,8 +173,9 @@ class LearnerObservers(Observers):
         self.progress.waiting(reason, news)
 
     def message(self, text: str) -> None:
-        """Shows a line."""
+        """Shows a line, and keeps it."""
         self.progress.message(text)
+        self._keep(text)
 
     def span(self, name: str, seconds: float, **details: Any) -> None:
         """Records a span of the learner's work that has just ended."""

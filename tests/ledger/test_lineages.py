@@ -312,7 +312,7 @@ def test_what_the_learner_waits_for_is_named(place: Backend) -> None:
     processes.leave(bench.db, "e", bench.token)
     alone = bench.lease()
     assert isinstance(alone, NoBatchYet)
-    assert alone.reason == "an explorer: 0 of 2 groups ready and nobody generates; start one"
+    assert alone.reason == "an explorer: 0 of 2 groups ready and none is here yet; with mode=train start one"
 
 
 def test_a_learner_that_waits_hears_what_became_of_the_groups(place: Backend) -> None:

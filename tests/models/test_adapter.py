@@ -238,7 +238,9 @@ def test_the_model_of_an_adapter_is_its_base(exported: Path) -> None:
     assert adapter_directory(named) == exported / "adapter"
     assert resolve_model(named, 0, exported) == exported / "base"
     assert adapter_directory(ModelConfig(path=str(exported / "base"))) is None
-    with pytest.raises(ConfigError, match=r"is an adapter; to train it on write model\.lora\.rank=4 and .*alpha=8"):
+    with pytest.raises(
+        ConfigError, match=r"to train it on write model\.lora\.rank=4, .*alpha=8, .*targets=q_proj,v_proj;"
+    ):
         base_config(ModelConfig(path=str(exported / "adapter")))
     (exported / "base").rename(exported / "moved")
     with pytest.raises(ConfigError, match=r"adapter: it is an adapter, and of its base: .*there is no such directory"):

@@ -51,6 +51,18 @@ def test_a_run_that_ends_by_an_error_that_the_ledger_does_not_know_says_so(tmp_p
     assert "no memory is &lt;left&gt;" in page
 
 
+def test_the_log_of_the_learner_says_what_it_said_and_why_it_ended(tmp_path: Path) -> None:
+    with LearnerObservers(CONFIG, tmp_path, MODEL, dict) as observers:
+        observers.message("resumed from the checkpoint of step 8")
+        why = RuntimeError("explorer ended: process 7 was ended by SIGKILL")
+        observers.__exit__(RuntimeError, why, None)
+    kept = (tmp_path / "logs" / "learner.log").read_text().splitlines()
+    assert kept[1::2] == [
+        "resumed from the checkpoint of step 8",
+        "ended by RuntimeError: explorer ended: process 7 was ended by SIGKILL",
+    ]
+
+
 def test_a_learner_that_was_replaced_writes_no_report_and_one_without_reports_none(tmp_path: Path) -> None:
     asked: list[str] = []
 

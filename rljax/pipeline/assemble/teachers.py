@@ -59,7 +59,9 @@ def open_teachers(
             except TeacherAway:
                 raise
             except TeacherError as error:
-                raise ConfigError(str(error)) from None
+                room = f"a sequence of the run has up to {config.longest} tokens, and one more has to fit there"
+                hint = f"; {room} (vLLM: --max-model-len, rljax: sidecar.max_model_len)" * ("context" in str(error))
+                raise ConfigError(f"{error}{hint}") from None
             asked = Endpoint(name, settings, config.wait_timeout).logprobs
             ask = Recorded(asked, run.teachers / name, lambda: oldest_checkpoint(config, run))
         found[name] = AskedTeacher(settings, ask if hosts is None else asked_by_leader(hosts, ask))

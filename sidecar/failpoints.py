@@ -18,9 +18,7 @@ PHASES = ("claim", "generate", "store", "lease", "train", "publish", "announce",
 """Failpoints of learner and explorer: each at the start of its phase."""
 NAMES = (
     *PHASES,
-    *("begin", "config"),  # a learner takes over; it writes the run's config
     *("write", "commit"),  # a version is written without its manifest; a checkpoint is being written
-    *("follow", "agree"),  # a host other than 0 has heard what to do; it has packed a batch and is to agree on it
     *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
     "engine_load",  # between two tensors, of which the model has taken the first
 )

@@ -114,8 +114,11 @@ def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_host_with_a_directory_of_its_own_is_one_line(tmp_path: Path, cache: Path) -> None:
+def test_a_host_with_a_directory_of_its_own_is_one_line(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A path means another directory on each machine unless the disk is shared."""
+    monkeypatch.chdir(tmp_path)  # what the hosts print is kept beside their relative run_dir
     number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
     hosts = []
     for rank in range(2):

@@ -39,7 +39,9 @@ class StandIn:
         await self.get_supported_tasks()
         ended = self._known[name] = asyncio.Event()
         await ended.wait()
-        sampled = SimpleNamespace(token_ids=[], logprobs=None, weight_versions=(), finish_reason="abort")
+        sampled = SimpleNamespace(
+            token_ids=[], logprobs=None, weight_versions=(), routed_experts=None, finish_reason="abort"
+        )
         yield SimpleNamespace(outputs=[sampled], finished=True)
 
     async def abort(self, names: Sequence[str]) -> None:

@@ -1,10 +1,11 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
     python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE]
+                         [--policy POLICY]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
-``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``. Models
-of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
+``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or ``--policy
+keep_kv``. Models of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
 channels take turns, the first push of each is not counted.
 
 deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
@@ -54,7 +55,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.memory import RayPublisher
 from rljax.weights.publisher import OrbaxPublisher, Publisher
-from sidecar.protocol import Engine, GenerateRequest, SamplingParams, WeightUpdate
+from sidecar.protocol import Engine, GenerateRequest, SamplingParams, UpdatePolicy, WeightUpdate
 
 CHANNELS = ("checkpoint", "deltas", "memory")
 SIZES = ("tiny", "135M", "494M")
@@ -87,6 +88,7 @@ class Pusher:
     publishers: Mapping[str, Publisher]
     vocab_size: int
     changed: float
+    policy: UpdatePolicy
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
         """Pushes one version with requests in flight; returns its `PARTS`: MB, and seconds."""
@@ -100,7 +102,7 @@ class Pusher:
         path = publisher.publish(version, 1, tensors, model="random", dtype="bf16")
         written, spent = time.perf_counter(), time.process_time() - cpu
         del tensors
-        await self.engine.update_weights(WeightUpdate(version, 1, path))
+        await self.engine.update_weights(WeightUpdate(version, 1, path, self.policy))
         end = time.perf_counter()
         seen = await self._gaps(GAPS_AFTER)
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
@@ -165,7 +167,12 @@ def random_learner(config: Config, architecture: Architecture) -> Learner:
 
 
 async def measure(
-    config: Config, engine_launcher: Any, architecture: Architecture, pushes: int, share: float
+    config: Config,
+    engine_launcher: Any,
+    architecture: Architecture,
+    pushes: int,
+    share: float,
+    policy: UpdatePolicy,
 ) -> dict[str, dict[str, float]]:
     """Returns the medians of the parts of a push, by channel."""
     run = RunDir.create(config)
@@ -181,7 +188,8 @@ async def measure(
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}
     try:
-        pusher = Pusher(random_learner(config, architecture), engine, publishers, architecture.vocab_size, share)
+        learner = random_learner(config, architecture)
+        pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy)
         for turn in range(pushes + 1):
             for number, channel in enumerate(CHANNELS):
                 seconds = await pusher.push(turn * len(CHANNELS) + number, channel)
@@ -218,6 +226,7 @@ def main() -> None:
     parser.add_argument("--pushes", type=int, default=7)
     parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
     parser.add_argument("--changed", type=float, default=0.01, metavar="SHARE", help="of the values, before each push")
+    parser.add_argument("--policy", default="in_flight", choices=("in_flight", "keep_kv"), help="requests at an update")
     options = parser.parse_args()
     print_machine()
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
@@ -234,9 +243,9 @@ def main() -> None:
         engine_launcher = parts.enter_context(contextlib.closing(ENGINE_LAUNCHERS["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
             config = config_of(Path(root) / name)
-            found[name] = asyncio.run(
-                measure(config, engine_launcher, architecture, 2 if options.quick else options.pushes, options.changed)
-            )
+            pushes, policy = 2 if options.quick else options.pushes, UpdatePolicy(options.policy)
+            measured = measure(config, engine_launcher, architecture, pushes, options.changed, policy)
+            found[name] = asyncio.run(measured)
             jax.clear_caches()
     show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
 

@@ -23,9 +23,12 @@ class PauseMode(enum.StrEnum):
 
 
 class UpdatePolicy(enum.StrEnum):
-    """Policy for the requests in flight when weights are updated. No KV of older weights is used by newer ones."""
+    """Policy for the requests in flight when weights are updated. No KV of older weights is used by newer ones, but
+    with `KEEP_KV` in the requests that run then.
+    """
 
     IN_FLIGHT = "in_flight"  # they are suspended while it loads and go on with it from their next token
+    KEEP_KV = "keep_kv"  # as IN_FLIGHT, with the KV that they have: nothing is read again
     DRAIN = "drain"  # the running ones run to their end first, with the weights that they began with
     ABORT = "abort"  # all return at once with the tokens that they have; the caller sends the rest again
     PIN = "pin"  # they run on with the weights that they began with, which are kept beside the new ones, with their KV

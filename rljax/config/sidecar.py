@@ -35,8 +35,9 @@ class SidecarConfig:
     max_model_len: int | None = key(None, "context of an engine; None: longest prompt plus response", low=2)
     update_policy: str = key(
         "in_flight",
-        "requests at an update: go on with it (in_flight), end first (drain), are resent (abort), keep theirs (pin)",
-        choices=("in_flight", "drain", "abort", "pin"),
+        "requests at an update: go on with it (in_flight; keep_kv: unread), end first (drain), are resent (abort), "
+        "keep theirs (pin)",
+        choices=("in_flight", "keep_kv", "drain", "abort", "pin"),
     )
     tensor_parallel_size: int = key(1, "vllm_async: accelerators of one engine", low=1)
     gpu_memory_utilization: float | None = key(

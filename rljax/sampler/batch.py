@@ -95,13 +95,13 @@ class RunningBatch:
         """Returns whether a request can be sampled for with these weights."""
         return version == self.version if self._held is None else version in self._held
 
-    def load(self, params: Params, version: int, lineage: int) -> list[Job]:
-        """Replaces the weights. Returns the running requests: they lose their slots, for no older KV may be kept.
-        Where several versions are held, those alone whose weights are dropped.
+    def load(self, params: Params, version: int, lineage: int, keep_kv: bool = False) -> list[Job]:
+        """Replaces the weights. Returns the running requests: they lose their slots, for no older KV may be kept, but
+        with ``keep_kv``. Where several versions are held, those alone whose weights are dropped.
         """
         if self._held is None:
             self.params, self.version = params, version
-            return self.evict()
+            return [] if keep_kv else self.evict()
         lost = self._held.put(params, version, lineage)
         self.params, self.version = self._held.params, version
         jobs = [job for slot, job in enumerate(self._jobs) if job is not None and self._rows.adapter[slot] in lost]

@@ -32,9 +32,10 @@ class Batch(Protocol):
         """Returns whether a request can be sampled for with these weights."""
         ...
 
-    def load(self, weights: Any, version: int, lineage: int) -> Sequence[Job]:
-        """Replaces the weights, and no KV of older ones is kept; or, of a batch that holds several versions, puts them
-        beside those that are in use, with which the running requests go on.
+    def load(self, weights: Any, version: int, lineage: int, keep_kv: bool = False) -> Sequence[Job]:
+        """Replaces the weights, and no KV of older ones is kept, but with ``keep_kv`` that of the running requests, for
+        themselves alone; or, of a batch that holds several versions, puts them beside those that are in use, with which
+        the running requests go on.
 
         Returns the requests that lost their slots and are to be admitted again. An exception of it ends the
         engine: its weights are undefined then.

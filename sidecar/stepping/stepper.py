@@ -143,19 +143,20 @@ class Stepper:
         if policy is UpdatePolicy.ABORT:
             self.abort([name for name, job in self._jobs.items() if job.tokens])
         if policy is UpdatePolicy.DRAIN and not self.paused and self._started():
-            self._updates.append((call, lambda _: self.swap(weights, version, lineage)))
+            self._updates.append((call, lambda _: self.swap(weights, version, lineage, policy)))
             return LATER
-        return self.swap(weights, version, lineage, keep=policy is UpdatePolicy.PIN)
+        return self.swap(weights, version, lineage, policy)
 
-    def swap(self, weights: Any, version: int, lineage: int, keep: bool = False) -> None:
+    def swap(self, weights: Any, version: int, lineage: int, policy: UpdatePolicy) -> None:
         """Replaces the weights. Requests in flight lose their KV cache, and are prefilled again with the new ones; or,
-        with ``keep``, they go on with theirs.
+        as the policy has it, they keep their KV, or their weights too.
         """
         start = time.time()
-        if version < self.batch.version and not keep:
+        if version < self.batch.version and policy is not UpdatePolicy.PIN:
             # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
             self._interrupted.push(self.batch.evict())
-        self._interrupted.push(self.batch.load(weights, version, lineage))
+        keep_kv = policy is UpdatePolicy.KEEP_KV
+        self._interrupted.push(self.batch.load(weights, version, lineage, keep_kv))
         self.lineage = lineage
         self.updates += 1
         self._interrupted.version_changed()

@@ -47,6 +47,7 @@ class VllmBatch:
         self._held = held
         self._ended: list[tuple[Job, str]] = []
         self._serial = 0
+        self._salt = 0  # of what may share KV: counts the updates at which running requests kept theirs
 
     @property
     def running(self) -> int:
@@ -57,11 +58,15 @@ class VllmBatch:
         """See `Batch.holds`."""
         return version == self.version if self._held is None else version in self._held
 
-    def load(self, weights: Any, version: int, lineage: int) -> Sequence[Job]:
+    def load(self, weights: Any, version: int, lineage: int, keep_kv: bool = False) -> Sequence[Job]:
         """See `Batch.load`. Running requests keep their slots: they are read again with new tensors, and go on with
         the adapter that they have when another comes.
         """
-        lost = self._replace(weights) if self._held is None else self._put_beside(self._held, weights, version, lineage)
+        lost: Sequence[Job] = ()
+        if self._held is None:
+            self._replace(weights, keep_kv)
+        else:
+            lost = self._put_beside(self._held, weights, version, lineage)
         self.version = version
         return lost
 
@@ -74,7 +79,7 @@ class VllmBatch:
     def admit(self, jobs: Sequence[Job]) -> None:
         """See `Batch.admit`."""
         for job in jobs:
-            prompt, params = continuation(job, stepwise=True)
+            prompt, params = continuation(job, stepwise=True, salt=self._salt)
             version = job.request.min_version if job.request.pinned else self.version
             name, inside = self._add(prompt, params, version)
             self._jobs[name], self._began[name], self._inside[name] = job, version, inside
@@ -94,7 +99,7 @@ class VllmBatch:
     def score(self, token_ids: np.ndarray, routes: np.ndarray | None = None) -> np.ndarray:
         """See `Batch.score`. The running requests go on meanwhile."""
         check_no_routes(routes)
-        name, _ = self._add(*probe(token_ids), self.version)
+        name, _ = self._add(*probe(token_ids, self._salt), self.version)
         while True:
             for output in self._step():
                 if output.request_id == name:
@@ -104,13 +109,14 @@ class VllmBatch:
         """See `Batch.close`."""
         self._engine.engine_core.shutdown()
 
-    def _replace(self, tensors: Mapping[str, np.ndarray]) -> list[Job]:
+    def _replace(self, tensors: Mapping[str, np.ndarray], keep_kv: bool) -> None:
+        if keep_kv:
+            self._salt += 1
         # engine_args.kv_transfer_config may name a connector, which keeps KV of its own
-        if not self._engine.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
+        elif not self._engine.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise RuntimeError("vLLM's KV connector cannot drop the KV of older weights; choose another or none")
         self._engine.collective_rpc("load_version", args=(tensors,))
-        self._read_again = set(self._jobs)
-        return []
+        self._read_again = set() if keep_kv else set(self._jobs)
 
     def _put_beside(
         self, held: HeldVersions[LoRARequest], adapter: LoRARequest, version: int, lineage: int

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -43,12 +43,8 @@ from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
 from sidecar.vllm.transfer import VersionTransfer
 
-PAUSES: dict[PauseMode, Literal["abort", "wait", "keep"]] = {
-    PauseMode.KEEP: "keep",
-    PauseMode.WAIT: "wait",
-    PauseMode.ABORT: "abort",
-}
-"""vLLM's names of our pause modes."""
+Pause = Literal["abort", "wait", "keep"]
+"""vLLM's names of pause modes, which are ours."""
 T = TypeVar("T")
 
 
@@ -79,6 +75,7 @@ class ConcurrentVllm:
         self._may_start = asyncio.Condition()
         self._updating = asyncio.Lock()
         self._serial = 0
+        self._salt = 0  # of what may share KV: counts the updates at which running requests kept theirs
         self._transfer = VersionTransfer(self._engine, settings)
         self._held = HeldVersions[LoRARequest](settings.held) if settings.held else None
         self._dropped: list[str] = []
@@ -209,7 +206,7 @@ class ConcurrentVllm:
             self._take_slot(running)
             self._may_start.notify_all()  # there may be room for the next one, too
         stops = job.request.sampling.stop_strings
-        prompt, params = continuation(job, stepwise=bool(stops) or job.request.followed)
+        prompt, params = continuation(job, stepwise=bool(stops) or job.request.followed, salt=self._salt)
         tokens: list[int] = []
         logprobs: list[float] = []
         end: int | None = None
@@ -292,7 +289,7 @@ class ConcurrentVllm:
         async with self._may_start:
             await self._may_start.wait_for(lambda: not self._paused and self._version >= 0)
         self._serial += 1
-        prompt, params = probe(tokens)
+        prompt, params = probe(tokens, self._salt)
         adapter = None if self._held is None else self._held[self._version]
         async for output in self._engine.generate(prompt, params, str(self._serial), lora_request=adapter):
             if output.finished:
@@ -304,7 +301,7 @@ class ConcurrentVllm:
             self._paused = True
             if mode is PauseMode.ABORT:
                 await self._abort(lambda running: True)
-            await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=False)
+            await self._engine.pause_generation(mode=cast(Pause, mode.value), clear_cache=False)
 
     async def _resume(self) -> None:
         async with self._updating:
@@ -349,6 +346,7 @@ class ConcurrentVllm:
             raise
 
     def _serve(self, update: WeightUpdate) -> None:
+        self._salt += update.policy is UpdatePolicy.KEEP_KV
         self._version, self._lineage = update.version, update.lineage
         self._line.version_changed()
         self._updates += 1
@@ -370,7 +368,7 @@ class ConcurrentVllm:
 
     @contextlib.asynccontextmanager
     async def _paused_generation(self, policy: UpdatePolicy) -> AsyncIterator[None]:
-        """Pauses sampling while the context is open; afterwards there is no KV of older weights."""
+        """Pauses sampling while the context is open; afterwards only those that keep it have KV of older weights."""
         was_paused = self._paused
         if policy is UpdatePolicy.ABORT:
             await self._abort(lambda running: bool(running.name))
@@ -378,7 +376,8 @@ class ConcurrentVllm:
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         # Here KV is dropped: vLLM's core empties its prefix cache, and a connector's, and puts what runs back into the
         # line without its KV (`EngineCore._reset_caches`); after `resume_generation` it is read again.
-        await self._engine.pause_generation(mode=PAUSES[mode], clear_cache=True)
+        drop_kv = policy is not UpdatePolicy.KEEP_KV
+        await self._engine.pause_generation(mode=cast(Pause, mode.value), clear_cache=drop_kv)
         refused = None
         try:
             yield

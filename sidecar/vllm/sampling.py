@@ -13,10 +13,13 @@ from sidecar.protocol import RequestError
 from sidecar.stepping.jobs import Job
 
 
-def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingParams]:
+def continuation(job: Job, *, stepwise: bool, salt: int) -> tuple[TokensInput, SamplingParams]:
     """Returns prompt and parameters of a request, or of what is left of it. Stop strings are found by us, not by vLLM.
 
-    ``stepwise`` asks for the tokens as they are sampled, instead of all of them at the end.
+    Args:
+        job: the request.
+        stepwise: asks for the tokens as they are sampled, instead of all of them at the end.
+        salt: requests share the KV of a common prefix with those of the same salt.
     """
     sampling = job.request.sampling
     params = SamplingParams(
@@ -34,7 +37,7 @@ def continuation(job: Job, *, stepwise: bool) -> tuple[TokensInput, SamplingPara
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if stepwise else RequestOutputKind.FINAL_ONLY,
     )
-    return tokens_input(job.sequence().tolist()), params
+    return tokens_input(job.sequence().tolist(), cache_salt=str(salt)), params
 
 
 def _seed(job: Job) -> int:
@@ -55,8 +58,8 @@ def check_no_routes(routes: np.ndarray | None) -> None:
         raise RequestError("score: vLLM sends tokens to the experts that its routers choose; leave routes out")
 
 
-def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:
-    """Returns prompt and parameters that have vLLM score given tokens."""
+def probe(token_ids: np.ndarray, salt: int) -> tuple[TokensInput, SamplingParams]:
+    """Returns prompt and parameters that have vLLM score given tokens; ``salt`` is as of `continuation`."""
     params = SamplingParams(
         temperature=0.0,
         max_tokens=1,
@@ -66,7 +69,7 @@ def probe(token_ids: np.ndarray) -> tuple[TokensInput, SamplingParams]:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    return tokens_input(token_ids.tolist()), params
+    return tokens_input(token_ids.tolist(), cache_salt=str(salt)), params
 
 
 def scores(prompt_logprobs: Any) -> np.ndarray:

@@ -171,3 +171,12 @@ def assert_same_logits(found: np.ndarray, expected: np.ndarray, tolerance: float
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < tolerance
     np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+def logprobs_over_kept_kv(old: PreTrainedModel, new: PreTrainedModel, tokens: np.ndarray, read: int) -> np.ndarray:
+    """float64 ``[n - read - 1]``, of ``tokens[read + 1:]``: ``new`` reads on after ``tokens[:read]``, which ``old`` read."""
+    ids = torch.as_tensor(np.asarray(tokens, np.int64))[None]
+    with torch.no_grad():
+        kept = old(ids[:, :read], use_cache=True).past_key_values
+        logits = new(ids[:, read:], past_key_values=kept, use_cache=True).logits[0, :-1].double()
+    return torch.log_softmax(logits, -1).gather(1, ids[0, read + 1 :, None])[:, 0].numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -15,7 +16,8 @@ import pytest
 from rljax.weights import memory
 from rljax.weights.memory import MemoryPublisher
 from sidecar.channels.versions import MANIFEST_NAME, read_version
-from sidecar.protocol import PauseMode, WeightUpdate, WeightUpdateError
+from sidecar.protocol import PauseMode, UpdatePolicy, WeightUpdate, WeightUpdateError
+from tests.models.hf_models import logprobs_over_kept_kv
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +58,31 @@ def test_new_weights_in_flight(lab):
         # the whole prefix seen by the new weights: with any old keys or values this would be far off
         np.testing.assert_allclose(completion.logprobs[cut:], new[cut:], atol=1e-4)
         assert np.abs(old[cut:] - new[cut:]).max() > 0.1
+
+
+def test_requests_keep_the_kv_that_they_have_where_they_are_told_to(lab):
+    prompt = list(range(3, 20))
+
+    async def main():
+        gate = lab.gate(decodes=3)
+        async with lab.engine(trace=gate) as engine:
+            running = asyncio.create_task(engine.generate(lab.request("a", prompt, max_new_tokens=LONG - 10, seed=1)))
+            update = replace(lab.updates[1], policy=UpdatePolicy.KEEP_KV)
+            [kept] = await update_after(lab, engine, gate, [running], update)
+            prefilled = engine._batch.tokens_prefilled
+            fresh = await engine.generate(lab.request("b", prompt, max_new_tokens=8, seed=1))
+            return kept, prefilled, fresh
+
+    kept, prefilled, fresh = asyncio.run(main())
+    cut = int(np.flatnonzero(np.diff(kept.versions))[0]) + 1
+    assert prefilled == len(prompt) - 1, "nothing was read again"
+    old = lab.logprobs(prompt, kept, version=0)
+    np.testing.assert_allclose(kept.logprobs[:cut], old[:cut], atol=1e-4)
+    whole = np.concatenate([prompt, kept.token_ids])
+    expected = logprobs_over_kept_kv(*lab.models, whole, len(prompt) + cut - 1)
+    np.testing.assert_allclose(kept.logprobs[cut:], expected, atol=1e-4)
+    assert np.abs(lab.logprobs(prompt, kept, version=1)[cut:] - expected).max() > 0.1, "it makes a difference"
+    np.testing.assert_allclose(fresh.logprobs, lab.logprobs(prompt, fresh, version=1), atol=1e-4)
 
 
 def test_a_version_that_never_left_the_device_is_the_same_as_its_files(lab, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from sidecar.protocol import (
     UpdatePolicy,
     WeightUpdateError,
 )
+from tests.models.hf_models import logprobs_over_kept_kv
 from tests.sidecar.vllm.asking import (
     ENDLESS,
     LONG,
@@ -112,6 +113,35 @@ def test_an_update_in_flight_goes_on_with_the_new_weights_and_no_old_keys(lab: L
         assert done.versions.tolist() == sorted(done.versions.tolist())
         np.testing.assert_allclose(done.logprobs[old], response_logprobs(lab, 0, done)[old], atol=1e-4)
         np.testing.assert_allclose(done.logprobs[~old], response_logprobs(lab, 1, done)[~old], atol=1e-4)
+
+
+def test_requests_keep_the_kv_that_they_have_where_they_are_told_to(lab: Lab) -> None:
+    """And those that begin with the new weights share none of it."""
+    prompt = np.resize(PROMPT, 200)  # more than a block of the cache
+
+    async def run() -> list[Completion]:
+        await serve(lab, 0)
+        requests = [ask(lab, prompt=prompt, max_new_tokens=ENDLESS, seed=seed) for seed in range(3)]
+        await until_sampled(lab, *requests)
+        await serve(lab, 1, UpdatePolicy.KEEP_KV)
+        fresh = await ask(lab, prompt=prompt, max_new_tokens=8, seed=1, min_version=1)
+        scores = await lab.engine.score(prompt)
+        np.testing.assert_allclose(scores, token_logprobs(lab.models[1], prompt), atol=1e-4)
+        await lab.engine.pause(PauseMode.ABORT)
+        await lab.engine.resume()
+        return [fresh, *await asyncio.gather(*requests)]
+
+    fresh, *kept = lab.run(run())
+    expected = token_logprobs(lab.models[1], np.concatenate([prompt, fresh.token_ids]))[len(prompt) - 1 :]
+    np.testing.assert_allclose(fresh.logprobs, expected, atol=1e-4)
+    for done in kept:
+        old = int((done.versions == 0).sum())
+        assert 0 < old < len(done.versions)
+        whole, read = np.concatenate([prompt, done.token_ids]), len(prompt) + old - 1
+        expected = token_logprobs(lab.models[0], whole)[len(prompt) - 1 : read]
+        np.testing.assert_allclose(done.logprobs[:old], expected, atol=1e-4)
+        expected = logprobs_over_kept_kv(lab.models[0], lab.models[1], whole, read)
+        np.testing.assert_allclose(done.logprobs[old:], expected, atol=1e-4)
 
 
 def test_draining_lets_the_running_end_with_the_weights_that_they_began_with(lab: Lab) -> None:

@@ -4,9 +4,9 @@
                          [--policy POLICY]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
-``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or ``--policy
-keep_kv``. Models of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape). Medians; the
-channels take turns, the first push of each is not counted.
+``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or
+another. Models of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape).
+Medians; the channels take turns, the first push of each is not counted.
 
 deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
 random, become their neighbours in bfloat16. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.

@@ -174,7 +174,9 @@ def assert_same_logits(found: np.ndarray, expected: np.ndarray, tolerance: float
 
 
 def logprobs_over_kept_kv(old: PreTrainedModel, new: PreTrainedModel, tokens: np.ndarray, read: int) -> np.ndarray:
-    """float64 ``[n - read - 1]``, of ``tokens[read + 1:]``: ``new`` reads on after ``tokens[:read]``, which ``old`` read."""
+    """float64 ``[n - read - 1]`` of the tokens behind ``tokens[read]``: ``new`` reads on after what ``old`` has read,
+    ``tokens[:read]``.
+    """
     ids = torch.as_tensor(np.asarray(tokens, np.int64))[None]
     with torch.no_grad():
         kept = old(ids[:, :read], use_cache=True).past_key_values

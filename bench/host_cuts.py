@@ -33,6 +33,8 @@ from bench.host_kills import (
     WAIT_SECONDS,
     audit,
     command_of,
+    is_halted,
+    is_there,
     keys_of,
     nothing_left,
     steps,
@@ -91,10 +93,9 @@ class Pair:
             time.sleep(POLL_SECONDS)
         return self.codes()
 
-    def struck(self) -> list[psutil.Process]:
-        """Returns the hosts that have stopped themselves."""
-        every = [child for command in self.commands for child in psutil.Process(command.pid).children(recursive=True)]
-        return [process for process in every if process.status() == psutil.STATUS_STOPPED]
+    def family(self) -> list[psutil.Process]:
+        """Returns all that the commands have started."""
+        return [child for command in self.commands for child in psutil.Process(command.pid).children(recursive=True)]
 
 
 def cuts(directory: Path, cable: Cable) -> str:
@@ -108,7 +109,8 @@ def cuts(directory: Path, cable: Cable) -> str:
     left = {strike.name for strike in strikes.iterdir()}
     while pair.codes() != [0, 0]:
         there = {strike.name for strike in strikes.iterdir()}
-        if there != left and (stopped := pair.struck()):
+        family = pair.family() if there != left else []
+        if stopped := [process for process in family if is_halted(process)]:
             where, left, began = ", ".join(sorted(left - there)), there, time.monotonic()
             cable.cut()
             for process in stopped:
@@ -116,6 +118,8 @@ def cuts(directory: Path, cable: Cable) -> str:
             codes = pair.ended()
             print(f"cut at {where}: both ended after {time.monotonic() - began:.1f} s, {steps(pair.run_dir)} steps")
             sys.stdout.flush()
+            if any(map(is_there, family)):
+                return f"they have left {[process for process in family if is_there(process)]}"
             if set(codes) != {LOST}:
                 return f"they ended with {codes}: {pair.log.read_text()[-2000:]}"
             cable.mend()
@@ -124,7 +128,7 @@ def cuts(directory: Path, cable: Cable) -> str:
             return f"a command ended with {pair.codes()} by itself: {pair.log.read_text()[-2000:]}"
         time.sleep(POLL_SECONDS / 5)
     print(f"{len(LEADS) + len(FOLLOWS) - len(left)} cuts; spared: {sorted(left)}")
-    with nothing_left(pair.run_dir):
+    with nothing_left(pair.run_dir, ()):
         return audit(pair.run_dir)
 
 

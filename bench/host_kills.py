@@ -6,7 +6,7 @@ The quickstart's tiny model, hosts of two CPU devices each on this machine, star
 again where one is lost. A kill is SIGKILL of a host, or, one time in four, SIGSTOP, or, one in eight, SIGKILL of the
 command itself, which is then given again. Times are drawn by ``--seed``: up to `LONGEST` seconds after the last step
 that followed a kill. With ``--matrix`` the hosts strike themselves, once in each run, at each failpoint and with both
-signals.
+signals. From the moment at which one of its hosts is gone or halted, all of a start must be gone within `GONE_WITHIN`.
 
 Prints a line for each kill: of what, how long all took to end or start again, and the steps so far. Exit code 1 where
 the run does not end, its audit is not balanced, something was trained twice, or a process is left.
@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -36,14 +36,16 @@ LONGEST = 12.0
 STEPS_BETWEEN = 8
 HEARTBEAT = 10
 WAIT_SECONDS = 300.0
+GONE_WITHIN = 60.0
+"""Seconds; without a sign of life for `HEARTBEAT` seconds a host is lost, and what does not end by itself is killed."""
 POLL_SECONDS = 0.1
 LOST = 75
 """Exit code of the command that gives up: the same command goes on."""
 LEADS = ("begin", "config", "lease", "train", "publish", "announce", "write", "checkpoint", "commit")
 """Failpoints of host 0."""
-FOLLOWS = ("follow", "agree")
-"""Of the others."""
-ONCE = ("begin", "config")
+FOLLOWS = ("follow", "agree", "part", "shards", "restore")
+"""Of the others; any of them may write a part of a version first."""
+ONCE = ("begin", "config", "restore")
 """Reached once by each process."""
 
 
@@ -86,7 +88,12 @@ def audit(run_dir: Path) -> str:
 
 
 class Run:
-    """One run and the command that is its latest start."""
+    """One run and the command that is its latest start.
+
+    Attributes:
+        family: its hosts, of this start or of those before that are not known to have ended.
+        longest: seconds for which hosts outlived the first of theirs that was gone or halted.
+    """
 
     def __init__(self, run_dir: Path, hosts: int, steps: int, environment: dict[str, str] | None = None) -> None:
         self.run_dir, self._environment = run_dir, {**os.environ, **(environment or {})}
@@ -94,7 +101,9 @@ class Run:
         keys |= {"learner.hosts.number": hosts, "learner.hosts.start": "here"}
         self._command = command_of(keys)
         self.log = run_dir.parent / f"{run_dir.name}.log"
-        self.starts = 0
+        self.starts, self.longest = 0, 0.0
+        self.family: set[psutil.Process] = set()
+        self._outliving: tuple[set[psutil.Process], float] | None = None
         self.start()
 
     def start(self) -> None:
@@ -106,9 +115,7 @@ class Run:
     def hosts(self) -> list[psutil.Process]:
         """Returns the processes of the hosts, by rank."""
         try:
-            return [
-                child for child in psutil.Process(self.process.pid).children() if child.status() != psutil.STATUS_ZOMBIE
-            ]
+            return [child for child in psutil.Process(self.process.pid).children() if is_there(child)]
         except psutil.NoSuchProcess:
             return []
 
@@ -126,15 +133,46 @@ class Run:
                 self.start()
             if steps(self.run_dir) > than:
                 return True
+            self._look()
             time.sleep(POLL_SECONDS)
         sys.exit(f"no step for {WAIT_SECONDS:g} s: {self.log.read_text()[-2000:]}")
 
+    def _look(self) -> None:
+        """Notes how long the hosts of a start outlive the first of them that is gone or halted; ends the bench where
+        that is too long.
+        """
+        self.family |= set(self.hosts())
+        living = {one for one in self.family if is_there(one)}
+        if self._outliving is None and (len(living) < len(self.family) or any(map(is_halted, living))):
+            self._outliving = set(self.family), time.monotonic()
+        if self._outliving is not None:
+            family, since = self._outliving
+            self.longest = max(self.longest, time.monotonic() - since)
+            if not any(map(is_there, family)):
+                self.family, self._outliving = self.family - family, None
+            elif time.monotonic() - since > GONE_WITHIN:
+                sys.exit(f"hosts outlived one of theirs for {GONE_WITHIN:g} s: {self.log.read_text()[-2000:]}")
+
+
+def is_there(process: psutil.Process) -> bool:
+    """Returns whether a process has not ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def is_halted(process: psutil.Process) -> bool:
+    """Returns whether a process is stopped by a signal."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False
+
 
 @contextmanager
-def nothing_left(run_dir: Path) -> Iterator[None]:
-    """Ends what is left of a run, and fails where something was."""
+def nothing_left(run_dir: Path, hosts: Iterable[psutil.Process]) -> Iterator[None]:
+    """Ends what is left of a run, of its commands and of these hosts, and fails where something was."""
     yield
-    left = [
+    left = [host for host in hosts if is_there(host)] + [
         process
         for process in psutil.process_iter(["cmdline"])
         if f"--config.run_dir={run_dir}" in (process.info["cmdline"] or [])
@@ -146,7 +184,7 @@ def nothing_left(run_dir: Path) -> Iterator[None]:
 
 
 def _finished(run: Run) -> str:
-    print(f"{run.starts} starts of the command", flush=True)
+    print(f"{run.starts} starts of the command; all gone after {run.longest:.1f} s at most", flush=True)
     return audit(run.run_dir)
 
 
@@ -179,7 +217,7 @@ def at_random(directory: Path, kills: int, hosts: int, seed: int) -> str:
             break
     while run.wait_for_more(steps(run.run_dir)):
         pass
-    with nothing_left(run.run_dir):
+    with nothing_left(run.run_dir, run.family):
         return _finished(run)
 
 
@@ -197,7 +235,7 @@ def matrix(directory: Path, hosts: int) -> str:
             done = steps(run.run_dir)
         spared = sorted(strike.name for strike in strikes.iterdir())
         print(f"{what.name}: {len(names) - len(spared)} strikes, {time.monotonic() - began:.0f} s; spared: {spared}")
-        with nothing_left(run.run_dir):
+        with nothing_left(run.run_dir, run.family):
             if wrong := _finished(run):
                 return wrong
     return ""

@@ -32,6 +32,7 @@ from rljax.weights.parts import owners
 from rljax.weights.publisher import SharedTensors
 from sidecar.channels.versions import TensorInfo, checksum, tensor_info
 from sidecar.errors import first_line
+from sidecar.failpoints import failpoint
 from sidecar.fingerprint import fingerprint
 from sidecar.stored import Tensor
 
@@ -205,12 +206,13 @@ class FollowingCheckpoints(Checkpoints):
         """Begins to write this host's shards of a state, after Orbax's operation of that number on host 0; returns what
         to wait for by ``result()``.
         """
+        failpoint("shards")
         go_on_after(operation)
         with alone_in_orbax():
             return self._write(path, state, {})
 
     def _verify(self, step: int, path: Path) -> None:
-        pass
+        failpoint("restore")
 
 
 def own_checksums(state: TrainState, *, leads: bool) -> bytes:

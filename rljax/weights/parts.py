@@ -16,6 +16,7 @@ from rljax.weights.gathering import gathered, infos_of
 from rljax.weights.publisher import PublishError
 from sidecar.channels.versions import TensorInfo, array_spec
 from sidecar.errors import first_line
+from sidecar.failpoints import failpoint
 
 _AHEAD = 1
 """Units that are made and not yet written, at most."""
@@ -65,6 +66,7 @@ class PartWriter:
 
     def _write(self, names: Sequence[str], dtype: str) -> dict[str, TensorInfo]:
         handed = _Handed(names, self._made)
+        failpoint("part")
         try:
             return _written(self.path, handed, dtype) if names else {}
         finally:

@@ -1,7 +1,7 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
     python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE]
-                         [--policy POLICY]
+                         [--policy POLICY | --rank RANK]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or
@@ -10,6 +10,8 @@ Medians; the channels take turns, the first push of each is not counted.
 
 deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
 random, become their neighbours in bfloat16. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
+With ``--rank`` the learner has an adapter of that rank, pushed by files, and the engine holds two versions: requests
+run on with the one that they began with (``pin``).
 
 learner: until the learner may train on: `Learner.export`, inside jit, and `Publisher.take`. write: that, and the
 publisher, which works beside the next step (checksums, and files or Ray's object store); write cpu: processor seconds
@@ -41,11 +43,13 @@ import jax
 import numpy as np
 
 from bench.paired import print_machine, print_table
+from rljax.config.model import LoraConfig
 from rljax.config.schema import Config, ModelConfig, RayConfig, SidecarConfig, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
 from rljax.models.common.architecture import Architecture
 from rljax.models.families.registry import to_config
-from rljax.models.files import load_architecture
+from rljax.models.files import load_architecture, save_directory, stored_tensors
+from rljax.models.hf_names import to_hf
 from rljax.models.smollm2 import smollm2_directory
 from rljax.models.tiny import tiny_architecture
 from rljax.models.transformer import init_params
@@ -98,8 +102,10 @@ class Pusher:
         change(self.learner, self.changed, version)
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
         tensors = publisher.take(self.learner.export("bf16"))
+        size = sum(array.size for array in tensors.values())
         taken = time.perf_counter()
-        path = publisher.publish(version, 1, tensors, model="random", dtype="bf16")
+        adapter = self.learner.adapter_info
+        path = publisher.publish(version, 1, tensors, model="random", dtype="bf16", adapter=adapter)
         written, spent = time.perf_counter(), time.process_time() - cpu
         del tensors
         await self.engine.update_weights(WeightUpdate(version, 1, path, self.policy))
@@ -108,7 +114,7 @@ class Pusher:
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
         await asyncio.gather(*running)
         publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
-        megabytes = 1e-6 * publisher.metrics.get("publish/bytes", 2.0 * parameters(self.learner.architecture))
+        megabytes = 1e-6 * publisher.metrics.get("publish/bytes", 2.0 * size)
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
         return {**seen, **parts, "written": megabytes}
 
@@ -146,22 +152,31 @@ def change(learner: Learner, share: float, seed: int) -> None:
     learner.state = replace(learner.state, params=jax.block_until_ready(changed(learner.state.params, share, seed)))
 
 
-def config_of(run_dir: Path) -> Config:
+def config_of(run_dir: Path, policy: str = "in_flight", rank: int | None = None) -> Config:
     """Returns the config of learner and engine; the model comes beside it."""
+    lora = LoraConfig(rank=rank)
     return Config(
         run_dir=str(run_dir),
         launcher="ray",
-        model=ModelConfig(dtype="bf16", max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS),
-        sidecar=SidecarConfig(engine="vllm", max_concurrency=REQUESTS, cpu_threads=1),
+        model=ModelConfig(dtype="bf16", max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS, lora=lora),
+        sidecar=SidecarConfig(engine="vllm", max_concurrency=REQUESTS, cpu_threads=1, update_policy=policy),
         ray=RayConfig(address="local"),
         tasks=TasksConfig(train={"unused": TasksetConfig(source="add_numbers")}),
     )
 
 
-def random_learner(config: Config, architecture: Architecture) -> Learner:
-    """Makes a learner that will not train: without Adam's moments, which a push does not touch."""
+def random_learner(config: Config, architecture: Architecture, directory: Path) -> Learner:
+    """Makes a learner that will not train: without Adam's moments, which a push does not touch. The base of an adapter
+    is saved to a directory.
+    """
     params = jax.jit(init_params, static_argnums=0)(architecture, 0)
-    learner = Learner(config, architecture, params)
+    if config.model.lora.rank:
+        tensors = {name: np.asarray(array) for name, array in to_hf(params, architecture).items()}
+        save_directory(directory, architecture, tensors, None, "bf16")
+        learner = Learner(config, architecture)
+        learner.load(stored_tensors(directory))
+    else:
+        learner = Learner(config, architecture, params)
     learner.state = replace(learner.state, opt_state=None)
     return learner
 
@@ -172,13 +187,14 @@ async def measure(
     architecture: Architecture,
     pushes: int,
     share: float,
-    policy: UpdatePolicy,
 ) -> dict[str, dict[str, float]]:
     """Returns the medians of the parts of a push, by channel."""
     run = RunDir.create(config)
     directory = run.root / "model"
-    directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(to_config(architecture) | {"dtype": "bfloat16"}))
+    learner = random_learner(config, architecture, directory)
+    if not directory.exists():
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(to_config(architecture) | {"dtype": "bfloat16"}))
     spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
     engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers: dict[str, Publisher] = {
@@ -186,13 +202,14 @@ async def measure(
         "deltas": DeltaPublisher(run.weights / "deltas", pushes),
         "memory": RayPublisher(run.weights / "memory"),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in CHANNELS}
+    channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in channels}
     try:
-        learner = random_learner(config, architecture)
+        policy = UpdatePolicy(config.sidecar.update_policy)
         pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy)
         for turn in range(pushes + 1):
-            for number, channel in enumerate(CHANNELS):
-                seconds = await pusher.push(turn * len(CHANNELS) + number, channel)
+            for number, channel in enumerate(channels):
+                seconds = await pusher.push(turn * len(channels) + number, channel)
                 if turn:
                     found[channel].append(seconds)
     finally:
@@ -227,6 +244,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
     parser.add_argument("--changed", type=float, default=0.01, metavar="SHARE", help="of the values, before each push")
     parser.add_argument("--policy", default="in_flight", choices=("in_flight", "keep_kv"), help="requests at an update")
+    parser.add_argument("--rank", type=int, help="of an adapter, of which versions are pinned")
     options = parser.parse_args()
     print_machine()
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
@@ -242,10 +260,9 @@ def main() -> None:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
         engine_launcher = parts.enter_context(contextlib.closing(ENGINE_LAUNCHERS["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
-            config = config_of(Path(root) / name)
-            pushes, policy = 2 if options.quick else options.pushes, UpdatePolicy(options.policy)
-            measured = measure(config, engine_launcher, architecture, pushes, options.changed, policy)
-            found[name] = asyncio.run(measured)
+            config = config_of(Path(root) / name, "pin" if options.rank else options.policy, options.rank)
+            pushes = 2 if options.quick else options.pushes
+            found[name] = asyncio.run(measure(config, engine_launcher, architecture, pushes, options.changed))
             jax.clear_caches()
     show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
 

@@ -70,7 +70,7 @@ def main() -> None:
     architecture = QWEN_500M if options.model == "494M" else load_architecture(smollm2_directory())
     with tempfile.TemporaryDirectory(prefix="bench-push-deltas-") as name:
         root = Path(name)
-        learner = random_learner(config_of(root), architecture)
+        learner = random_learner(config_of(root), architecture, root)
         rows = [["whole", *row_of(learner, OrbaxPublisher(root / "whole"), 0.01, options.pushes)]]
         for share in options.shares:
             publisher = DeltaPublisher(root / f"{share:g}", options.pushes)

@@ -26,6 +26,7 @@ from rljax.models.adapter_files import load_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.files import stored_tensors
 from rljax.models.frozen import FrozenBase
+from rljax.observe.parts import ASK, summed
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -208,10 +209,12 @@ class StepRunner:
     def train(
         self, batch: LeasedBatch, before: Callable[[Sequence[Batch]], None] = lambda batches: None
     ) -> dict[str, float]:
-        """Trains one step; see `Learner.train`."""
+        """Trains one step; see `Learner.train`. Its metrics also say how long each served teacher took to answer."""
         shown = [] if self.demonstrations is None else self.demonstrations.at(batch.demonstrations)
-        with told_of_memory(f"step {self.learner.steps}"):
-            return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown, before=before)
+        with told_of_memory(f"step {self.learner.steps}"), summed() as spent:
+            metrics = self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown, before=before)
+        asked = [name for name in self.learner.config.algorithm.distill.served if f"{ASK} {name}" in spent]
+        return metrics | {f"distill/{name}/seconds": spent[f"{ASK} {name}"] for name in asked}
 
     @property
     def end_of_demonstrations(self) -> int | None:

@@ -140,7 +140,7 @@ TRL: tuple[Habit, ...] = (
         "",
         "XLA compiles all, and logits exist for `model.logprob_chunk` tokens at once",
     ),
-    _row("disable_dropout", "", "there is no dropout"),
+    _row("disable_dropout", "model.lora.dropout", "there is no other dropout, and this is 0"),
     _row("num_train_epochs max_steps", "total_epochs max_steps", "the first that ends"),
     _row("save_steps eval_steps logging_steps", "save_steps eval_steps logging_steps"),
     _row("save_total_limit", "learner.checkpoints_to_keep"),

@@ -20,6 +20,7 @@ from rljax.config.distill import TEACHERS, TeacherConfig
 from rljax.config.secrets import without_passwords
 from rljax.learner.teachers import Ask, TokenValues
 from rljax.observe.atomic_write import atomic_path
+from rljax.observe.parts import ASK, part
 from rljax.tasks.endpoint import asked, bearer
 from rljax.trajectory import Trajectory
 
@@ -56,6 +57,7 @@ class Endpoint:
         together, and what errors say behind them.
         """
         self.where = f"{TEACHERS}.{name}: {settings.model} at {without_passwords(str(settings.url))}"
+        self._part = f"{ASK} {name}"
         self._address = f"{str(settings.url).rstrip('/')}/completions"
         self._settings = settings
         self._seconds, self._limit, self._longest_try = seconds, limit, _FIRST_TRY
@@ -81,7 +83,10 @@ class Endpoint:
                         "say log-probabilities at 1; write sidecar.generating_args.temperature=1 for the explorers"
                     )
                 spans.append((place, begin, begin + int(trained[-1]) + 1))
-        scored = self.scores([trajectories[place].token_ids[begin:end] for place, begin, end in spans])
+        if not spans:
+            return found
+        with part(self._part):
+            scored = self.scores([trajectories[place].token_ids[begin:end] for place, begin, end in spans])
         for (place, begin, end), logprobs in zip(spans, scored, strict=True):
             found[place][begin + 1 : end] = np.where(trajectories[place].loss_mask[begin + 1 : end], logprobs, 0)
         return found

@@ -15,6 +15,7 @@ def warn_of_objective(config: Config) -> None:
     _warn_of_divergence(config.algorithm.kl)
     _warn_of_dropped(config)
     _warn_of_warm_up(config)
+    _warn_of_dropout(config)
 
 
 def _warn_of_divergence(kl: KlConfig) -> None:
@@ -58,4 +59,15 @@ def _warn_of_warm_up(config: Config) -> None:
             "max_steps",
             warm_up,
             config.max_steps,
+        )
+
+
+def _warn_of_dropout(config: Config) -> None:
+    # No refusal: who comes from TRL or ROLL may mean it, and small ones do little harm.
+    lora = config.model.lora
+    if lora.dropout and not config.imitates_alone:
+        log.warning(
+            "model.lora.dropout=%g: updates leave out what engines and scores do not, so that ratios differ from 1 "
+            "even where nothing is stale, and are clipped; write 0 unless the run imitates demonstrations",
+            lora.dropout,
         )

@@ -18,6 +18,7 @@ from jinja2.parser import Parser
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from rljax.config.fields import ConfigError, shown
+from sidecar.errors import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -51,11 +52,15 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of a model directory; the same object for the same directory.
 
     Raises:
-        ValueError: when the directory has no `tokenizer.json`.
+        ValueError: when the directory has no `tokenizer.json`, or none that can be read.
     """
     if not (Path(directory) / "tokenizer.json").exists():
         raise ValueError(f"{directory} has no tokenizer.json; save the model with a fast tokenizer")
-    loaded: PreTrainedTokenizerFast = import_transformers().PreTrainedTokenizerFast.from_pretrained(str(directory))
+    transformers = import_transformers()
+    try:
+        loaded: PreTrainedTokenizerFast = transformers.PreTrainedTokenizerFast.from_pretrained(str(directory))
+    except Exception as error:  # whatever its readers of JSON and of tokenizers meet
+        raise ValueError(f"{directory}: its tokenizer cannot be read ({first_line(error)}); save it again") from error
     return loaded
 
 

@@ -250,6 +250,7 @@ def _learner(spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
         ("packing", PACKING, parts.PACK),
         ("advantages", PACKING, parts.ADVANTAGES),
         ("placing on the devices", TRANSFER, parts.PLACE),
+        ("asking served teachers", COMPUTING, parts.ASK),
         ("forward passes before the update", COMPUTING, parts.SCORE),
         ("updates", COMPUTING, parts.UPDATE),
         ("weights to the host", TRANSFER, parts.GATHER),

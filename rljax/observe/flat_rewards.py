@@ -8,6 +8,8 @@ from typing import Any
 
 STEPS = 10
 """Steps in a row after which somebody should look."""
+FIRST = 3
+"""Steps in a row after which a run is told of them for the first time: it may be its reward that does not work."""
 
 _ALL_ZERO = (
     "every reward was 0, so that nothing tells a better answer from a worse one. Read samples/: are answers in the "
@@ -29,6 +31,11 @@ class FlatStreak:
     last: int
     zero: bool
 
+    @property
+    def steps(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
     def __str__(self) -> str:
         """Returns what it means and where to look, in one line."""
         return f"steps {self.first} to {self.last}: {_ALL_ZERO if self.zero else _ALL_EQUAL}"
@@ -41,10 +48,21 @@ class FlatRewards:
         """Takes the trajectories of a group: where that is 1, a batch whose rewards are all equal is flat."""
         self._name, self._flat = ("reward/flat_groups", 1.0) if group_size > 1 else ("reward/std", 0.0)
         self._streak: FlatStreak | None = None
+        self._told = False
+
+    def news(self, step: int, metrics: Mapping[str, Any]) -> FlatStreak | None:
+        """Takes the metrics of a step, as `add`; returns its streak where that is to be told: at `STEPS` steps, and the
+        first one at `FIRST`.
+        """
+        streak = self.add(step, metrics)
+        if streak is None or streak.steps not in ((STEPS,) if self._told else (FIRST, STEPS)):
+            return None
+        self._told = True
+        return streak
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> FlatStreak | None:
-        """Takes the metrics of a step; returns the streak that it belongs to, once that has `STEPS` steps. A step that
-        teachers have something learnt from belongs to none.
+        """Takes the metrics of a step; returns the streak that it belongs to. A step that teachers have something
+        learnt from belongs to none.
         """
         if metrics.get(self._name) != self._flat or any(name.startswith("distill/") for name in metrics):
             self._streak = None
@@ -54,7 +72,7 @@ class FlatRewards:
             self._streak = FlatStreak(step, step, zero)
         else:
             self._streak = replace(self._streak, last=step, zero=self._streak.zero and zero)
-        return self._streak if self._streak.last - self._streak.first + 1 >= STEPS else None
+        return self._streak
 
 
 def flat_streaks(rows: Iterable[Mapping[str, Any]], group_size: int) -> list[FlatStreak]:
@@ -62,6 +80,6 @@ def flat_streaks(rows: Iterable[Mapping[str, Any]], group_size: int) -> list[Fla
     found: dict[int, FlatStreak] = {}
     flat = FlatRewards(group_size)
     for row in rows:
-        if row["step"] and (streak := flat.add(row["step"], row)):
+        if row["step"] and (streak := flat.add(row["step"], row)) and streak.steps >= STEPS:
             found[streak.first] = streak
     return list(found.values())

@@ -17,6 +17,7 @@ Record = Callable[[str, float, float], None]
 PACK, ADVANTAGES, SCORE, PLACE, UPDATE = "pack", "advantages", "score the batch", "place", "update"
 GATHER, CHECKSUM, WRITE, PROBE = "gather weights", "checksum", "write a version", "score the probe"
 BEFORE, BEFORE_SAVE = "wait for the version before", "wait for the version before a checkpoint"
+ASK = "ask the teacher"  # and its name
 LEDGER, COMPILE, HOSTS, REPORT, CHECKPOINT = "ledger", "compile", "wait for hosts", "report", "checkpoint"
 """Names of the learner's parts."""
 
@@ -36,6 +37,21 @@ def recorded(record: Record | None) -> Iterator[None]:
         yield
     finally:
         _record.reset(token)
+
+
+@contextlib.contextmanager
+def summed() -> Iterator[dict[str, float]]:
+    """Yields the seconds of what is noted inside, by name, as they add up; who takes the parts takes these too."""
+    spent: dict[str, float] = {}
+    outer = _record.get()
+
+    def add(name: str, begin: float, end: float) -> None:
+        spent[name] = spent.get(name, 0.0) + end - begin
+        if outer is not None:
+            outer(name, begin, end)
+
+    with recorded(add):
+        yield spent
 
 
 def note(name: str, begin: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -21,6 +21,7 @@ from rljax.config.validate_placement import (
 )
 from rljax.learner.learner import Learner
 from rljax.learner.sharding import AXES
+from rljax.models.common.architecture import Architecture
 from rljax.observe.accelerators import attached_accelerators
 from rljax.observe.formatting import short
 from rljax.pipeline.assemble.devices import engine_devices, engine_gpus, shares_only_accelerator
@@ -50,7 +51,9 @@ def banner(config: Config, root: Path, learner: Learner) -> list[str]:
             f"mesh {' × '.join(sizes) or 'of one device'}",
             config.model.dtype,
             f"{of} ({config.model.path})",
+            *_of_model(config, learner.architecture),
         ],
+        "teachers": [f"{name}: {one.path or one.url}" for name, one in config.algorithm.distill.teachers.items()],
         "memory": _memory(config, learner, devices[0]),
         "engines": _engines(config, devices),
         "batches": [
@@ -117,7 +120,17 @@ def warn_of_unread(config: Config, platform: str) -> None:
 
 
 def _lines(parts: dict[str, list[str]]) -> list[str]:
-    return [f"{name:<8} {' · '.join(words)}" for name, words in parts.items()]
+    return [f"{name:<8} {' · '.join(words)}" for name, words in parts.items() if words]
+
+
+def _of_model(config: Config, architecture: Architecture) -> Iterator[str]:
+    lora, experts = config.model.lora, architecture.experts
+    if lora.rank is not None:
+        scale = f"alpha {lora.alpha:g}{', rslora' * lora.rslora}"
+        yield f"LoRA of rank {lora.rank}, {scale}, {','.join(lora.targets)}"
+    if experts is not None:
+        replay = f", router_replay={config.algorithm.router_replay}" * config.algorithm.records_routes
+        yield f"{experts.count} experts, {experts.per_token} a token{replay}"
 
 
 def _names(devices: Sequence[jax.Device]) -> str:
@@ -150,6 +163,7 @@ def _engines(config: Config, learners: Sequence[jax.Device]) -> list[str]:
         config.engine_dtype,
         f"{sidecar.max_concurrency} requests at once each",
         f"weights by {_channel(config)}",
+        *([f"update_policy=pin: {config.staleness_bound + 1} versions at once"] * (sidecar.update_policy == "pin")),
         *(f"judge {name}: {one.path} on {one.num_engines} × {one.engine}" for name, one in config.asked_judges.items()),
         *(f"reward model {name}: {one.path}, {one.dtype}" for name, one in config.asked_reward_models.items()),
     ]

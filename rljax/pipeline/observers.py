@@ -20,7 +20,7 @@ from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch
-from rljax.observe.flat_rewards import STEPS, FlatRewards, flat_streaks
+from rljax.observe.flat_rewards import FlatRewards, flat_streaks
 from rljax.observe.metrics import MetricsLog, read_metrics
 from rljax.observe.parts import part, recorded
 from rljax.observe.progress import Progress
@@ -201,8 +201,7 @@ class LearnerObservers(Observers):
         for tracker in self._trackers:
             tracker.write(step, histograms=batch_histograms(batch))
         self.progress.step(step, row)
-        streak = self._flat.add(step, values)
-        if streak is not None and streak.last - streak.first + 1 == STEPS:  # said once
+        if (streak := self._flat.news(step, values)) is not None:
             self.message(str(streak))
         if batch.groups:
             self.trace.counter("reward", time.time(), mean=values["reward/mean"])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.config.schema import CriticConfig, KlConfig, LoraConfig
+from rljax.config.schema import CriticConfig, KlConfig, LoraConfig, RowsConfig, TasksConfig
 from rljax.learner.checkpoints import CheckpointError, Checkpoints
 from rljax.learner.learner import Learner
 from rljax.learner.objective import Progress
@@ -191,6 +191,16 @@ def test_what_is_left_of_an_input_makes_up_for_what_is_dropped() -> None:
     shown = np.asarray(weight.shown(jnp.ones((400, 32))))
     np.testing.assert_allclose(np.unique(shown), [0.0, 4 / 3], rtol=1e-6)
     assert shown.mean() == pytest.approx(1.0, abs=0.02)
+
+
+def test_dropout_beside_ratios_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    demonstrations = {"pg_variant": "sft", "adv_estimator": "none", "expert_data_ratio": 1.0}
+    make_learner()
+    make_learner({"dropout": 0.05}, algorithm=demonstrations, tasks=TasksConfig(expert=RowsConfig(source="some.jsonl")))
+    assert not caplog.records
+    make_learner({"dropout": 0.05})
+    (record,) = caplog.records
+    assert record.getMessage().startswith("model.lora.dropout=0.05: updates leave out what engines and scores do not")
 
 
 def test_a_critic_is_an_adapter_of_the_same_base_with_a_head() -> None:

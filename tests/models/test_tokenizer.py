@@ -73,6 +73,13 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ['{"model": ', '{"a": 1}', ""])
+def test_one_that_is_damaged_is_named_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ValueError, match=r"^/.*: its tokenizer cannot be read \(.+\); save it again$"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("imports", "printed"),

@@ -1,4 +1,4 @@
-"""Rewards that do not differ for ten steps are told, once for each streak."""
+"""Rewards that do not differ for ten steps are told, once for each streak, and the first such at its third step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_rows_without_rewards_end_a_streak() -> None:
         ([[1.0, 1.0], [0.0, 0.0]], "in every group", "1 to 14, 16 to 29"),
     ],
 )
-def test_the_learner_says_it_once_a_streak(
+def test_the_learner_says_it_once_a_streak_and_the_first_time_early(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rewards: list[list[float]], said: str, kept: str
 ) -> None:
     observe = ObserveConfig(progress="lines", tensorboard=False, trace=False, samples_per_step=0)
@@ -84,4 +84,4 @@ def test_the_learner_says_it_once_a_streak(
         observers.finish({}, {})
     assert f"steps <b>{kept}</b>" in (tmp_path / "report.html").read_text()
     told = [line for line in capsys.readouterr().out.splitlines() if said in line]
-    assert [line.partition(":")[0] for line in told] == ["steps 1 to 10", "steps 16 to 25"]
+    assert [line.partition(":")[0] for line in told] == ["steps 1 to 3", "steps 1 to 10", "steps 16 to 25"]

@@ -236,7 +236,7 @@ def test_the_objective_has_the_curves_that_the_run_knows(tmp_path: Path) -> None
 def test_the_divergence_from_teachers_is_drawn_by_teacher_and_taskset(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     for step in range(1, 31):
-        log.write(step, {"distill/big/reverse_kl": 0.4, "distill/big/sums/reverse_kl": 0.5})
+        log.write(step, {"distill/big/reverse_kl": 0.4, "distill/big/sums/reverse_kl": 0.5, "distill/big/seconds": 2.0})
     page = checked(written(tmp_path, {}, None))
     objective = page[page.index("<h2>Objective</h2>") : page.index("<h2>Staleness and speed</h2>")]
     assert re.findall("<h3>(.*?)</h3>", objective) == ["Reverse KL to the teachers"]

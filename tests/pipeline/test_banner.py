@@ -16,16 +16,21 @@ from jax.sharding import PartitionSpec as P
 
 from rljax.config.schema import (
     Config,
+    DistillConfig,
     ExplorerConfig,
     LearnerConfig,
+    LoraConfig,
     MeshConfig,
     ModelConfig,
     ObserveConfig,
     SidecarConfig,
     TasksConfig,
     TasksetConfig,
+    TeacherConfig,
 )
 from rljax.learner.sharding import AXES
+from rljax.models.common.architecture import Experts
+from rljax.models.tiny import tiny_architecture
 from rljax.pipeline import banner as banners
 from rljax.pipeline.banner import (
     banner,
@@ -74,7 +79,8 @@ def learner() -> Any:
     mesh = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(AXES)), AXES)
     weights, moments = (jax.device_put(np.zeros((3, 2**18), np.float32), NamedSharding(mesh, P())) for _ in range(2))
     of_mesh = SimpleNamespace(devices=mesh.devices, shape=mesh.shape)
-    return SimpleNamespace(mesh=of_mesh, state=State({"a": weights}, {"m": moments}, 3), base=None)
+    state, architecture = State({"a": weights}, {"m": moments}, 3), tiny_architecture(CONFIG.model)
+    return SimpleNamespace(mesh=of_mesh, state=state, base=None, architecture=architecture)
 
 
 def test_a_machine_without_accelerators() -> None:
@@ -101,9 +107,34 @@ def test_an_adapter_is_told_with_what_it_is_on() -> None:
     adapted = learner()
     adapted.base = {"b": np.asarray(adapted.state.params["a"]).astype(np.float32)}
     adapted.base = jax.device_put(adapted.base, jax.devices()[0])
-    lines = banner(CONFIG, ROOT, adapted)
-    assert "786.4k parameters of adapters on 786.4k frozen ones (tiny)" in lines[1]
+    lora = LoraConfig(rank=64, alpha=16, targets=("q_proj", "v_proj"), rslora=True)
+    pinned = dataclasses.replace(CONFIG.sidecar, update_policy="pin")
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, lora=lora), sidecar=pinned)
+    lines = banner(config, ROOT, adapted)
+    assert lines[1].endswith(
+        "786.4k parameters of adapters on 786.4k frozen ones (tiny) · LoRA of rank 64, alpha 16, rslora, q_proj,v_proj"
+    )
     assert "the learner keeps 9.0 MiB a device" in lines[2]
+    assert lines[3].endswith("weights by checkpoint · update_policy=pin: 4 versions at once"), "S = ⌈2⌉ + 2 - 1 = 3"
+    assert explorer_banner(config, ROOT)[1].endswith("update_policy=pin: 4 versions at once")
+
+
+@pytest.mark.parametrize(("replay", "told"), [("off", ""), ("record", ", router_replay=record")])
+def test_experts_are_told_with_what_becomes_of_their_routes(replay: str, told: str) -> None:
+    ours = learner()
+    ours.architecture = dataclasses.replace(ours.architecture, experts=Experts(8, 2, 64))
+    config = dataclasses.replace(CONFIG, algorithm=dataclasses.replace(CONFIG.algorithm, router_replay=replay))
+    assert banner(config, ROOT, ours)[1].endswith(f"786.4k parameters (tiny) · 8 experts, 2 a token{told}")
+
+
+def test_teachers_are_told_with_where_they_are() -> None:
+    teachers = {
+        "big": TeacherConfig(path="models/big"),
+        "served": TeacherConfig(url="http://there:8000/v1", model="large"),
+    }
+    algorithm = dataclasses.replace(CONFIG.algorithm, distill=DistillConfig(teachers=teachers))
+    lines = banner(dataclasses.replace(CONFIG, algorithm=algorithm), ROOT, learner())
+    assert lines[2] == "teachers big: models/big · served: http://there:8000/v1"
 
 
 def test_gpus_that_are_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import jax
 import psutil
 import pytest
 
+from rljax import command_line
 from rljax.command_line import main
 from rljax.config.load import load_config
 from rljax.config.schema import (
@@ -43,6 +44,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
 from rljax.tasks.rewards import registry
 from rljax.tasks.task import Task, Taskset
+from tests.models.hf_models import random_model, save
 
 CONFIG = Config(
     rollout_batch_size=16,
@@ -123,6 +125,21 @@ def test_of_a_run_that_does_not_fit_machine_or_model_nothing_is_left(
     with pytest.raises(ConfigError, match=message):
         Run(replace(CONFIG, mode=mode, run_dir=str(tmp_path / "run"), compile_cache="off", **changes))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_a_tokenizer_is_refused_in_one_line_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As transformers' `save_pretrained` of a model alone leaves one."""
+    directory = save(random_model("llama", 0), tmp_path / "model")
+    model = ModelConfig(path=str(directory), max_prompt_tokens=8, max_response_tokens=8)
+    config = replace(CONFIG, run_dir=str(tmp_path / "run"), compile_cache="off", model=model)
+    capsys.readouterr()
+    assert command_line.run(lambda: config) == 2
+    assert capsys.readouterr().err == (
+        f"rljax: model.path={directory}: {directory} has no tokenizer.json; save the model with a fast tokenizer\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def written(root: Path) -> dict[Path, bytes]:

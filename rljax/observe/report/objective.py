@@ -25,7 +25,7 @@ def _filtered(data: RunData, figure: go.Figure) -> Drawn:
 
 
 def _distilled(data: RunData, figure: go.Figure) -> Drawn:
-    names = data.metric_names("distill/")
+    names = [name for name in data.metric_names("distill/") if name.endswith("/reverse_kl")]
     if not names:
         return None
     caption = "logπ − logπ_k of the tokens that the policy sampled, nats a token, in the mean, by teacher and taskset."

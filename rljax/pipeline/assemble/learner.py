@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from rljax.config.fields import ConfigError
+from rljax.config.model import LoraConfig
 from rljax.config.schema import Config
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.hosts import Hosts
@@ -19,9 +21,12 @@ from rljax.learner.programs import Compilation, told_of_memory
 from rljax.ledger.compatibility import check_demonstrations
 from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch, survives
+from rljax.models.adapter import target_words
 from rljax.models.adapter_files import load_adapter
+from rljax.models.common.architecture import Architecture
 from rljax.models.files import stored_tensors
 from rljax.models.frozen import FrozenBase
+from rljax.observe.parts import ASK, summed
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.assemble.teachers import open_teachers
@@ -40,45 +45,49 @@ def open_checkpoints(config: Config, run: RunDir, hosts: Hosts | None = None) ->
 
 
 def checkpoint_metadata(learner: Learner, lineage: int) -> dict[str, Any]:
-    """Returns what a checkpoint says beside its arrays: who has written it; of an adapter its scale and base."""
+    """Returns what a checkpoint says beside its arrays: who has written it; of an adapter what it is, and its base."""
     lora = learner.config.model.lora
     if lora.rank is None:
         return {"lineage": lineage}
-    return {"lineage": lineage, "lora_scale": lora.scale, "lora_base": learner.base_fingerprint}
+    return {"lineage": lineage, "lora": _told(learner.architecture, lora), "lora_base": learner.base_fingerprint}
+
+
+def _told(architecture: Architecture, lora: LoraConfig) -> dict[str, Any]:
+    """Returns the keys of an adapter that make it what it is; of targets the words, however they were written."""
+    targets = ",".join(target_words(architecture, lora))
+    return {"rank": lora.rank, "alpha": lora.alpha, "rslora": lora.rslora, "targets": targets}
 
 
 def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, step: int) -> None:
-    """Checks that a checkpoint is of what the config trains: all weights, or an adapter that counts what it counted, on
-    the base that it was trained on. Else it is another model.
+    """Checks that a checkpoint is of what the config trains: all weights, or the same adapter, on the base that it was
+    trained on. Else it is another model.
 
     Raises:
-        CheckpointError: it does not.
+        ConfigError: it is not.
         DamagedCheckpointError: the checkpoint cannot be read.
     """
     lora, saved = config.model.lora, checkpoints.metadata(step)
-    where, scale = f"the checkpoint of step {step} in {checkpoints.directory}", saved.get("lora_scale")
+    where = f"the checkpoint of step {step} in {checkpoints.directory}"
     if lora.rank is None:
-        if scale is not None:
-            raise CheckpointError(
+        if "lora_base" in saved:
+            raise ConfigError(
                 f"model.lora.rank=None: {where} is of an adapter; write the run's keys of model.lora, or choose "
                 "another run_dir"
             )
         return
-    if scale is None:
-        raise CheckpointError(
+    if "lora_base" not in saved:
+        raise ConfigError(
             f"model.lora.rank={lora.rank}: {where} is of all weights; leave it out, or choose another run_dir"
         )
-    if scale != lora.scale:
-        raise CheckpointError(
-            f"model.lora.rank={lora.rank}, alpha={lora.alpha:g}, rslora={lora.rslora}: an adapter's change counts "
-            f"{lora.scale:g} times, and that of {where} {scale:g} times; write what they were, or choose another "
-            "run_dir"
-        )
-    if fingerprint(stored_tensors(model.directory)) != saved["lora_base"]:
-        raise CheckpointError(
+    given, there = _told(model.architecture, lora), saved.get("lora", {})
+    if differing := [key for key in there if there[key] != given[key]]:
+        here, run = (", ".join(f"model.lora.{key}={of[key]}" for key in differing) for of in (given, there))
+        raise ConfigError(f"{here}: the adapter of {where} has others; write {run}, or choose another run_dir")
+    if not there or fingerprint(stored_tensors(model.directory)) != saved["lora_base"]:
+        raise ConfigError(
             f"model.path={config.model.path}: the model in {model.directory} is not the one that the adapter of "
-            f"{where} was trained on, or an rljax of before 2026-11-28 wrote that checkpoint, with another kind of "
-            "fingerprint; put that model there again, go on with the rljax that began it, or choose another run_dir"
+            f"{where} was trained on, or an rljax of before 2026-11-29 wrote that checkpoint, which says less of its "
+            "adapter; put that model there again, go on with the rljax that began it, or choose another run_dir"
         )
 
 
@@ -86,7 +95,8 @@ def build_learner(config: Config, model: Model, checkpoints: Checkpoints, steps:
     """Builds a learner that has seen ``steps`` batches: 0 is the model as it came, otherwise a committed checkpoint.
 
     Raises:
-        ConfigError: a name in the algorithm section leads nowhere, or the devices are not there.
+        ConfigError: a name in the algorithm section leads nowhere, or the devices are not there; or the checkpoint is
+            of another adapter.
         CheckpointError: the checkpoint cannot be restored.
     """
     learner = Learner(config, model.architecture, teachers=open_teachers(config, model))
@@ -199,10 +209,12 @@ class StepRunner:
     def train(
         self, batch: LeasedBatch, before: Callable[[Sequence[Batch]], None] = lambda batches: None
     ) -> dict[str, float]:
-        """Trains one step; see `Learner.train`."""
+        """Trains one step; see `Learner.train`. Its metrics also say how long each served teacher took to answer."""
         shown = [] if self.demonstrations is None else self.demonstrations.at(batch.demonstrations)
-        with told_of_memory(f"step {self.learner.steps}"):
-            return self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown, before=before)
+        with told_of_memory(f"step {self.learner.steps}"), summed() as spent:
+            metrics = self.learner.train(batch.groups, reused=batch.reused, demonstrations=shown, before=before)
+        asked = [name for name in self.learner.config.algorithm.distill.served if f"{ASK} {name}" in spent]
+        return metrics | {f"distill/{name}/seconds": spent[f"{ASK} {name}"] for name in asked}
 
     @property
     def end_of_demonstrations(self) -> int | None:

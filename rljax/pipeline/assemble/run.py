@@ -141,7 +141,7 @@ def open_model(config: Config, run: RunDir, progress: ProgressCallback | None = 
 
     Raises:
         ModelNotFound: it is not here and cannot be fetched.
-        ConfigError: as `check_architecture`; or there is no such chat template.
+        ConfigError: as `check_architecture`; or there is no tokenizer, or no such chat template.
     """
     return open_model_at(config, run.root, progress)
 
@@ -159,7 +159,11 @@ def open_model_at(config: Config, root: Path, progress: ProgressCallback | None 
     adapter = adapter_directory(config.model)
     if adapter is not None:
         check_adapter(adapter, architecture, config.model.lora)
-    tokenizer = with_chat_template(load_tokenizer(directory), template, thinking)
+    try:
+        own = load_tokenizer(directory)
+    except ValueError as error:
+        raise ConfigError(f"model.path={config.model.path}: {error}") from None
+    tokenizer = with_chat_template(own, template, thinking)
     return Model(directory, architecture, tokenizer, _stop_token_ids(directory, tokenizer), adapter)
 
 

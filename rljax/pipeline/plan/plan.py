@@ -169,8 +169,8 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     shape = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(estimate.mesh).items() if size > 1)
     active = estimate.parameters - idle_parameters(estimate.architecture)
     through = f", of which a token goes through {active / 1e6:,.1f} M" * bool(estimate.architecture.experts)
-    frozen = f" frozen and {estimate.adapter / 1e6:,.1f} M of adapters" if estimate.adapts else ""
-    parameters = f"{estimate.parameters / 1e6:,.1f} M parameters{through}{frozen}"
+    what = f"{estimate.adapter / 1e6:,.2f} M parameters of adapters on " if estimate.adapts else ""
+    parameters = f"{what}{estimate.parameters / 1e6:,.1f} M {'frozen ones' if what else 'parameters'}{through}"
     yield f"learner  {parameters}, {config.model.dtype}, mesh {shape or '1 device'}"
     ahead = f"{config.staleness_credit} groups of {config.group_size} ahead at most"
     stale = f"staleness at most {config.staleness_bound}, {ahead}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljax.config.schema import PlanConfig, TinyConfig
+from rljax.config.schema import LoraConfig, PlanConfig, TinyConfig
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.experts import idle_parameters
@@ -99,3 +99,9 @@ def test_the_plan_says_how_many_parameters_a_token_goes_through() -> None:
     total, active = (float(number) for number in re.findall(r"([\d.]+) M", line))
     assert total - active == pytest.approx(2 * 3 * 3 * 64 * 256 / 1e6, abs=0.11)
     assert "parameters, of which a token goes through" in line
+    config = replace(config, model=replace(config.model, lora=LoraConfig(rank=8, targets=("q_proj", "v_proj"))))
+    line = next(line for line in plan(config) if isinstance(line, str) and line.startswith("learner"))
+    # (rows + columns) · rank, of 4 heads of queries and 2 of values, each 32 wide, in 2 layers
+    adapter = 2 * 8 * ((64 + 128) + (64 + 64)) / 1e6
+    told = f"{adapter:.2f} M parameters of adapters on {total} M frozen ones, of which a token goes through {active} M"
+    assert line == f"learner  {told}, fp32, mesh 1 device"

@@ -17,7 +17,10 @@ from rljax.config.schema import Config, DistillConfig, TeacherConfig
 from rljax.learner.learner import Learner
 from rljax.learner.served import Endpoint, Recorded, TeacherAway, TeacherError
 from rljax.learner.teachers import AskedTeacher, StoredTeacher, TokenValues
+from rljax.ledger.leases import LeasedBatch
 from rljax.models.hf_names import to_hf
+from rljax.observe.parts import SCORE, recorded
+from rljax.pipeline.assemble.learner import StepRunner
 from rljax.pipeline.assemble.teachers import check_served, open_teachers
 from rljax.trajectory import Group, TaskId, Trajectory
 from tests.endpoint import Answering, answering
@@ -82,6 +85,21 @@ def test_a_step_is_that_of_the_same_teacher_at_the_learner(served: Served, setti
         assert mine.keys() == expected.keys()
         for name, value in expected.items():
             assert mine[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+def test_the_time_that_it_takes_is_a_part_of_the_step_and_a_metric(served: Served, settings: TeacherConfig) -> None:
+    asked = AskedTeacher(settings, Endpoint("big", settings, 60.0).logprobs)
+    learner = Learner(taught(settings), ARCHITECTURE, make_params(), teachers={"big": asked})
+    groups, spans = groups_of("sums", "words", "sums", "words"), list[tuple[str, float, float]]()
+    with recorded(lambda *span: spans.append(span)):
+        metrics = StepRunner(learner, None).train(LeasedBatch(0, tuple(range(len(groups))), tuple(groups)))
+    mine = [(begin, end) for name, begin, end in spans if name == "ask the teacher big"]
+    assert mine, "which a trace has"
+    assert metrics["distill/big/seconds"] == pytest.approx(sum(end - begin for begin, end in mine))
+    ((begin, end),) = ((begin, end) for name, begin, end in spans if name == SCORE)
+    assert all(begin <= one[0] <= one[1] <= end for one in mine)
+    rewarded = LeasedBatch(1, tuple(range(len(groups))), tuple(groups_of("words", "words", "words", "words")))
+    assert "distill/big/seconds" not in StepRunner(learner, None).train(rewarded), "it was asked nothing"
 
 
 def test_a_token_of_another_temperature_is_no_question(settings: TeacherConfig) -> None:
@@ -211,18 +229,18 @@ def test_what_was_answered_is_asked_once_a_step_and_kept_while_it_may_be_trained
         return [np.full(len(t.token_ids), -1.0 - len(asked), np.float32) for t in trajectories]
 
     oldest, some, others = 0, *(trajectories_of(make_groups(seed, groups=1)) for seed in (1, 2))
-    recorded = Recorded(ask, tmp_path / "big", lambda: oldest)
+    kept_answers = Recorded(ask, tmp_path / "big", lambda: oldest)
     ones = [np.ones(len(t.token_ids), np.float32) for t in some]
-    first = recorded(some, ones, 3)
-    assert [one.tolist() for one in recorded(some, ones, 3)] == [[-2.0] * len(t.token_ids) for t in some]
+    first = kept_answers(some, ones, 3)
+    assert [one.tolist() for one in kept_answers(some, ones, 3)] == [[-2.0] * len(t.token_ids) for t in some]
     assert [len(one) for one in first] == [len(t.token_ids) for t in some]
-    recorded(some, ones, 4)
-    recorded(some, [2 * one for one in ones], 4)
-    recorded(others, [np.ones(len(t.token_ids), np.float32) for t in others], 4)
+    kept_answers(some, ones, 4)
+    kept_answers(some, [2 * one for one in ones], 4)
+    kept_answers(others, [np.ones(len(t.token_ids), np.float32) for t in others], 4)
     assert asked == [3, 4, 4, 4]
     for kept in (tmp_path / "big").iterdir():
         kept.write_bytes(kept.read_bytes()[:-1])  # as no kill leaves it, and a disk may
     oldest = 4
-    recorded(some, ones, 4)
+    kept_answers(some, ones, 4)
     assert asked == [3, 4, 4, 4, 4]
     assert sorted(path.name[:11] for path in (tmp_path / "big").iterdir()) == ["step-000004"] * 3

@@ -143,13 +143,13 @@ def become(streams: Sequence[int], arguments: Sequence[str], env: Mapping[str, s
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    setproctitle(" ".join([sys.executable, "-m", "rljax.main", *arguments]))  # while the environment is the first one
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
     sys.path[0] = cwd
     sys.argv = ["-m", *arguments]
     sys.orig_argv[:] = [sys.executable, "-m", "rljax.main", *arguments]
-    setproctitle(" ".join(sys.orig_argv))
     runpy._run_module_as_main("rljax.main")  # type: ignore[attr-defined]
 
 

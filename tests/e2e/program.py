@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
+from forked import Forked
+from forked import start as fork
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"
@@ -62,15 +64,25 @@ def run(
     run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Runs to the end."""
-    return subprocess.run(
-        command(run_dir, *overrides, config=config),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=environment(cache, **strikes(run_dir, failpoint)),
-        cwd=cwd,
-        check=False,
-    )
+    given, env = command(run_dir, *overrides, config=config), environment(cache, **strikes(run_dir, failpoint))
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        process = start(given, env, cwd, out, error)
+        try:
+            code = process.wait(timeout=LIMIT)
+        finally:
+            process.kill()
+        for stream in (out, error):
+            stream.seek(0)
+        return subprocess.CompletedProcess(given, code, out.read(), error.read())
+
+
+def start(
+    given: Sequence[str], env: Mapping[str, str], cwd: Path, out: IO[str], error: IO[str]
+) -> subprocess.Popen[str] | Forked:
+    """Starts a command, by a fork where that is the same."""
+    forks = list(given[:3]) == [sys.executable, "-m", "rljax.main"]
+    forked = fork(given[3:], env, cwd, out, error) if forks else None
+    return forked or subprocess.Popen(given, stdout=out, stderr=error, text=True, env=env, cwd=cwd)
 
 
 class Started:
@@ -91,13 +103,9 @@ class Started:
         self._strikes = strikes(run_dir, failpoint)
         with tempfile.NamedTemporaryFile("w", dir=run_dir.parent, suffix=".log", delete=False) as log:
             self._log = Path(log.name)
-            self.process = subprocess.Popen(
-                [*within, *command(run_dir, *overrides, config=config)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment(cache, PYTHONUNBUFFERED="1", **self._strikes, **extra),
-                cwd=ROOT,
+            given = [*within, *command(run_dir, *overrides, config=config)]
+            self.process = start(
+                given, environment(cache, PYTHONUNBUFFERED="1", **self._strikes, **extra), ROOT, log, log
             )
 
     @property

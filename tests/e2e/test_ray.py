@@ -36,8 +36,16 @@ def is_agent(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("launcher", [RAY, ("launcher=local",)], ids=["actor", "child"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [
+        (RAY, signal.SIGKILL),
+        ((*RAY, "sync_method=memory"), signal.SIGTERM),
+        (("launcher=local",), signal.SIGKILL),
+        (("launcher=local",), signal.SIGTERM),
+    ],
+    ids=["actor-SIGKILL", "actor-SIGTERM", "child-SIGKILL", "child-SIGTERM"],
+)
 def test_an_explorer_apart_does_not_outlive_the_learner(
     launcher: tuple[str, ...],
     number: signal.Signals,
@@ -45,17 +53,21 @@ def test_an_explorer_apart_does_not_outlive_the_learner(
     tmp_path: Path,
     cache: Path,
 ) -> None:
+    """One that is an actor reads versions out of the object store, on policy: each step is of the version before it."""
     started = Started(tmp_path / "run", cache, *launcher, APART, *LONG)
-    started.until(lambda: steps_trained(tmp_path / "run") >= 1, "a step was trained")
+    started.until(lambda: steps_trained(tmp_path / "run") >= 3, "steps of versions that were sent were trained")
     family = psutil.Process(started.process.pid).children(recursive=True)
     rays = [process for process in family if is_agent(process)]
-    assert len(rays) == (2 if launcher == RAY else 0)
+    assert len(rays) == (2 if "launcher=ray" in launcher else 0)
     code = started.end(number)
     assert_nothing_is_left([process for process in family if process not in rays])
     agents += rays
     if number == signal.SIGTERM:
         assert code == 0, started.printed
         assert query(tmp_path / "run", "SELECT count(*) FROM groups WHERE state = 'claimed'") == [(0,)]
+        assert_balanced(tmp_path / "run", 4 * steps_trained(tmp_path / "run"))
+    if "sync_method=memory" in launcher:
+        assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
 
 
 def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
@@ -74,14 +86,6 @@ def test_a_run_on_ray_survives_the_death_of_an_engine_and_leaves_nothing_behind(
     assert "raylet" not in started.printed
     assert "RuntimeWarning" not in started.printed
     assert_nothing_is_left(family)
-
-
-def test_an_explorer_that_is_an_actor_reads_versions_out_of_the_object_store(tmp_path: Path, cache: Path) -> None:
-    few = ("max_steps=4", "eval_steps=None", "observe.report=false")
-    started = Started(tmp_path / "run", cache, *RAY, APART, "sync_method=memory", *few)
-    assert started.end() == 0, started.printed
-    assert_balanced(tmp_path / "run", 4 * 4)
-    assert not list((tmp_path / "run" / "weights").iterdir()), "no version was written"
 
 
 @pytest.mark.parametrize("launcher", [RAY, ("launcher=local",)], ids=["actor", "child"])

@@ -55,39 +55,44 @@ def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.n
     return {"model": str(model), "fresh": str(fresh), "tokens": TOKENS.tolist(), "updates": pushes, "out": out}
 
 
-@pytest.mark.parametrize(
-    "names", [list(CONFIGS), list(WINDOWED), list(EXPERTS)], ids=["tied and untied", "windowed", "experts"]
-)
-def test_tiny_models_of_every_family(names: list[str], tmp_path: Path) -> None:
-    jobs, last = [], {}
-    for name in names:
-        models = [random_model(name, seed) for seed in range(4)]
-        directory = tmp_path / name
-        models[0].save_pretrained(directory / "model")
-        models[3].save_pretrained(directory / "fresh")
-        jobs.append(job(directory, directory / "model", directory / "fresh", [tensors(m) for m in models]))
-        last[name] = token_logprobs(models[3], TOKENS)
-    run(jobs, tmp_path)
-    for name in names:
-        found = json.loads((tmp_path / name / "out.json").read_text())
-        np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5, err_msg=name)
-        np.testing.assert_allclose(found["pushed"], last[name], atol=1e-4, err_msg=name)
+ADAPTED = "an adapter on the base that the engine has"
 
 
-def test_an_adapter_on_the_base_that_the_engine_has(tmp_path: Path) -> None:
-    base = tmp_path / "model"
+def adapted(directory: Path) -> tuple[dict[str, Any], np.ndarray]:
+    base = directory / "model"
     random_model(MODEL, 0).save_pretrained(base)
     models = [adapted_model(MODEL, seed) for seed in range(4)]
-    updates = publish_adapters(tmp_path / "weights", base, [factors for _, factors in models])
+    updates = publish_adapters(directory / "weights", base, [factors for _, factors in models])
     whole = models[3][0].merge_and_unload()
-    whole.save_pretrained(tmp_path / "fresh")
+    whole.save_pretrained(directory / "fresh")
     pushes = [(i, 1, updates[i].path) for i in ORDER]
-    out = str(tmp_path / "out.json")
-    given = {"model": str(base), "fresh": str(tmp_path / "fresh"), "tokens": TOKENS.tolist(), "updates": pushes}
-    run([{**given, "out": out}], tmp_path)
-    found = json.loads(Path(out).read_text())
-    np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5)
-    np.testing.assert_allclose(found["pushed"], token_logprobs(whole, TOKENS), atol=1e-4)
+    given = {"model": str(base), "fresh": str(directory / "fresh"), "tokens": TOKENS.tolist(), "updates": pushes}
+    return {**given, "out": str(directory / "out.json")}, token_logprobs(whole, TOKENS)
+
+
+def of_family(name: str, directory: Path) -> tuple[dict[str, Any], np.ndarray]:
+    models = [random_model(name, seed) for seed in range(4)]
+    models[0].save_pretrained(directory / "model")
+    models[3].save_pretrained(directory / "fresh")
+    made = job(directory, directory / "model", directory / "fresh", [tensors(m) for m in models])
+    return made, token_logprobs(models[3], TOKENS)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, list[float]], np.ndarray]]:
+    """What engines say, and transformers, by model. One process has all engines: vLLM is imported once."""
+    root = tmp_path_factory.mktemp("pushes")
+    made = {name: of_family(name, root / name) for name in CONFIGS | WINDOWED | EXPERTS}
+    made[ADAPTED] = adapted(root / "adapted")
+    run([one for one, _ in made.values()], root)
+    return {name: (json.loads(Path(one["out"]).read_text()), last) for name, (one, last) in made.items()}
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *WINDOWED, *EXPERTS, ADAPTED])
+def test_tiny_models(name: str, found: dict[str, tuple[dict[str, list[float]], np.ndarray]]) -> None:
+    engines, last = found[name]
+    np.testing.assert_allclose(engines["pushed"], engines["fresh"], atol=1e-5)
+    np.testing.assert_allclose(engines["pushed"], last, atol=1e-4)
 
 
 def open_serving(*, name: str, settings: Mapping[str, Any]) -> Engine:

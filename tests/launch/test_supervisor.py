@@ -134,6 +134,7 @@ def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Sup
     sent = threading.Event()
 
     def stop() -> None:
+        until(lambda: watching._met)
         while not there.exists() and not sent.wait(0.2):
             watching.stop(signal.SIGTERM)
 

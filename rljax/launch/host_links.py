@@ -180,13 +180,29 @@ class Visit:
             self.link = None
 
 
-def serve_jax(heartbeat_timeout: float, number: int, port: int, local: bool, grace: float) -> Any:
+def serve_jax(heartbeat_timeout: float, number: int, local: bool, grace: float) -> tuple[Any, int]:
     """Starts JAX's coordination service, through which so many hosts find each other and speak; they have ``grace``
-    seconds to end in.
+    seconds to end in. Returns it and its port, which was free.
     """
-    return _jax.get_distributed_runtime_service(
-        f"127.0.0.1:{port}" if local else f"[::]:{port}",
-        number,
-        heartbeat_timeout=JAX_LATER * heartbeat_timeout,
-        shutdown_timeout=int(grace),
-    )
+    with _held_port(local) as port:
+        service = _jax.get_distributed_runtime_service(
+            f"127.0.0.1:{port}" if local else f"[::]:{port}",
+            number,
+            heartbeat_timeout=JAX_LATER * heartbeat_timeout,
+            shutdown_timeout=int(grace),
+        )
+    return service, port
+
+
+@contextlib.contextmanager
+def _held_port(local: bool) -> Iterator[int]:
+    """Holds a free port, so that no other program takes it before JAX does, which crashes where one has. JAX shares
+    ports, and no other program listens at one that is held so.
+    """
+    both = not local and socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if both else socket.AF_INET) as held:
+        if both:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1" if local else "", 0))
+        yield held.getsockname()[1]

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from rljax.config.schema import Config
 from rljax.interrupts import HARD_EXIT, HOST_LOST
 from rljax.interrupts import REFUSED as CONFIG_REFUSED
 from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, Visit, serve_jax
-from rljax.launch.host_places import free_port
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
 from rljax.launch.host_signs import Signs
 from rljax.pipeline.run_dir import RunDir
@@ -88,12 +88,9 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._looked = self._began = self._told = time.monotonic()
         self._here, self._met = not linked, False
-        self._port = (free_port() if linked else int(self._place.coordinator.rpartition(":")[2])) if leads else 0
-        self._service = (
-            serve_jax(config.learner.hosts.heartbeat_timeout, self._place.number, self._port, local, GRACE)
-            if leads
-            else None
-        )
+        silence, number = config.learner.hosts.heartbeat_timeout, self._place.number
+        self._service: Any
+        self._service, self._port = serve_jax(silence, number, local, GRACE) if leads else (None, 0)
         if self._door is not None:
             self._watch(self._door.sock, self._let_in)
         if leads:

@@ -23,7 +23,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST, REFUSED
-from rljax.launch import supervisor
+from rljax.launch import host_links, supervisor
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor
@@ -249,6 +249,27 @@ def test_who_comes_while_all_end_comes_to_the_next_start(watched: Callable[..., 
         until(lambda: again._met)
         again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+def test_the_port_of_jax_is_held_until_jax_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX crashes where another program has taken it."""
+    began: list[str] = []
+    serve = host_links._jax.get_distributed_runtime_service
+
+    def serve_late(address: str, *given: Any, **named: Any) -> Any:
+        port = int(address.rpartition(":")[2])
+        for machine in ("", "127.0.0.1"):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server((machine, port))
+        began.append(address)
+        return serve(address, *given, **named)
+
+    monkeypatch.setattr(host_links._jax, "get_distributed_runtime_service", serve_late)
+    for local in (True, False):
+        service, port = host_links.serve_jax(10, 2, local, 60)
+        socket.create_connection(("127.0.0.1", port), WITHIN).close()
+        service.shutdown()
+    assert len(began) == 2
 
 
 def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:

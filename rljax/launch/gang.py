@@ -88,7 +88,7 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
                 return end.code
             newest = _newest(run.checkpoints)
             restarts, reached = (1 if newest > reached else restarts + 1), newest
-            if stopped:
+            if stopped or end.held:
                 _record(run, f"{end.lost}: all hosts end; {_GOES_ON}")
                 return end.code
             if restarts > MAX_RESTARTS:

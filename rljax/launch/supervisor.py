@@ -30,7 +30,9 @@ from sidecar.workers import pulse
 LOOK = 0.2
 """Seconds between looks at processes and clocks."""
 GRACE = 60.0
-"""Seconds in which all hosts have to end once one has: longer than those that JAX's own end of them may take."""
+"""Seconds in which all hosts have to end once one has, longer than those that JAX's own end of them may take; and once
+they are killed.
+"""
 TELL = 20.0
 """Seconds between lines that say that other hosts have not started yet."""
 FAREWELL = 10.0
@@ -43,10 +45,17 @@ DOING = "doing"
 
 @dataclass(frozen=True)
 class End:
-    """The end of an attempt: its exit code, and what was lost, in a line; empty where nothing was."""
+    """The end of an attempt.
+
+    Attributes:
+        code: exit code.
+        lost: what was lost, in a line; empty where nothing was.
+        held: a host is left that cannot be killed: its devices cannot be used again.
+    """
 
     code: int
     lost: str = ""
+    held: bool = False
 
 
 class Supervisor:
@@ -113,14 +122,26 @@ class Supervisor:
                 for key, _ in self._selector.select(LOOK):
                     key.data()
                 self._look()
-            return self._end
         finally:
-            for host in self.hosts:
-                host.kill()
-            for host in self.hosts:
-                self._forget(host.pulses.descriptor)
-                host.close()
+            left = self._kill()
             self._close()
+        assert self._end is not None
+        if left and self._end.lost:
+            return End(self._end.code, f"{self._end.lost}; {left}", held=True)
+        if left:
+            say(left)
+        return self._end
+
+    def _kill(self) -> str:
+        """Kills all hosts here; returns which of them cannot be killed, in a line, or nothing."""
+        for host in self.hosts:
+            host.kill()
+        deadline = time.monotonic() + GRACE
+        for host in self.hosts:
+            self._forget(host.pulses.descriptor)
+        left = [host for host in self.hosts if not host.close(deadline - time.monotonic())]
+        why = "cannot be killed: its disk or driver hangs"
+        return "; ".join(f"host {host.rank} (pid {host.process.pid}) {why}" for host in left)
 
     def _close(self) -> None:
         if self._door is not None:

@@ -59,6 +59,15 @@ def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
     assert list(attempts) == []
 
 
+def test_where_a_host_cannot_be_killed_nothing_starts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has its devices still."""
+    held = "host 0 (pid 7) cannot be killed: its disk or driver hangs"
+    attempts = iter([Scripted(End(HOST_LOST, held, held=True))])
+    assert run_again_where_lost(RunDir(tmp_path), lambda: next(attempts)) == HOST_LOST
+    goes_on = "all hosts end; the same command goes on from the last checkpoint"
+    assert capsys.readouterr().err == f"rljax: {held}: {goes_on}\n"
+
+
 def test_a_signal_while_they_start_reaches_them(tmp_path: Path) -> None:
     """Ray takes its time to start them: who was asked to stop then is asked as soon as there is one."""
     heard: list[int] = []
@@ -94,7 +103,7 @@ def test_a_signal_while_a_host_starts_on_ray_reaches_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(ray_gang, "Supervisor", Told)
     (tmp_path / "log").write_text("of an attempt before")
     actor = ray_gang.HostActor(str(tmp_path / "log"), str(tmp_path))
-    assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "")
+    assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "", False)
     assert heard == [signal.SIGTERM]
     with (tmp_path / "log").open("a") as log:
         log.write("step 1")

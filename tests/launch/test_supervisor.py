@@ -25,7 +25,7 @@ from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST, REFUSED
 from rljax.launch import host_links, supervisor
 from rljax.launch.host_places import free_port
-from rljax.launch.host_process import Place
+from rljax.launch.host_process import HostProcess, Place
 from rljax.launch.supervisor import End, Supervisor
 from sidecar.workers import lifeline
 
@@ -182,6 +182,35 @@ def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supe
     first, second = watched(LIVES, rank=0), watched(f"{MET}time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)", rank=1)
     said = f"host 1 ({os.uname().nodename}) was ended by SIGKILL"
     assert both(first, second) == [End(HOST_LOST, said)] * 2
+
+
+def test_one_that_cannot_be_killed_is_left_behind(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As within a call of the kernel that nothing interrupts, which here is that nobody kills it. The supervisor of
+    another machine is let go.
+    """
+    monkeypatch.setattr(supervisor, "GRACE", 1.0)
+    kill, held = HostProcess.kill, "host 1 (pid {}) cannot be killed: its disk or driver hangs"
+    monkeypatch.setattr(HostProcess, "kill", lambda host: None if host.rank else kill(host))
+    killed = "os.kill(os.getpid(), signal.SIGKILL)"
+    here = watched(killed, LIVES)
+    apart = [watched(f"{MET}time.sleep(3); {killed}", rank=0), watched(f"{MET}{LIVES}", rank=1)]
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            ends = [one.result(WITHIN) for one in [pool.submit(each.run) for each in (here, *apart)]]
+        left = [one.hosts[-1].process for one in (here, apart[1])]
+        assert [process.poll() for process in left] == [None, None]
+        lost = f"host 0 ({os.uname().nodename}) was ended by SIGKILL"
+        assert ends == [
+            End(HOST_LOST, f"host 0 was ended by SIGKILL; {held.format(left[0].pid)}", held=True),
+            End(HOST_LOST, lost),
+            End(HOST_LOST, f"{lost}; {held.format(left[1].pid)}", held=True),
+        ]
+    finally:
+        for host in [*here.hosts, *apart[1].hosts]:
+            kill(host)
+            host.process.wait(WITHIN)
 
 
 def test_a_host_says_that_it_waits_and_that_it_trains(

@@ -33,6 +33,8 @@ GRACE = 60.0
 """Seconds in which all hosts have to end once one has, longer than those that JAX's own end of them may take; and once
 they are killed.
 """
+FRESH = 3 * pulse.SECONDS
+"""Seconds after a sign of life in which a host is surely there."""
 TELL = 20.0
 """Seconds between lines that say that other hosts have not started yet."""
 FAREWELL = 10.0
@@ -337,6 +339,8 @@ class Supervisor:
         if hello.rank in self._signs.ended:
             return False  # all are about to end: it comes to the next start
         if not refusal and hello.rank in self._signs.seen:
+            if time.monotonic() - self._signs.seen[hello.rank] > FRESH:
+                return False  # it may be lost: who replaces it tries again, until it is or shows that it lives
             refusal = f"host {hello.rank} of this run is here already ({self._signs.names[hello.rank]})"
         if refusal:
             link.send(f"{REFUSED} {refusal}")

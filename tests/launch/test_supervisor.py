@@ -24,6 +24,7 @@ from rljax.config.load import load_config
 from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST, REFUSED
 from rljax.launch import host_links, supervisor
+from rljax.launch.host_links import Link
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import HostProcess, Place
 from rljax.launch.supervisor import End, Supervisor
@@ -251,6 +252,38 @@ def test_who_is_no_host_of_the_run_is_refused_and_harms_nobody(
         assert re.search(f"learner.hosts.coordinator=127.0.0.1:[0-9]+: {why}", capsys.readouterr().err)
         assert not any(one.done() for one in ending)
         second.hosts[0].kill()
+        assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+def test_who_replaces_a_host_that_was_lost_silently_is_let_in_at_the_next_start(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is gone without a word, and host 0 learns that by `heartbeat_timeout` alone."""
+    monkeypatch.setattr(supervisor, "FRESH", 0.0)  # nobody is surely there
+    first, second = watched(f"{MET}{LIVES}", rank=0), watched(f"{MET}{LIVES}", rank=1)
+    again = watched(f"{MET}{LIVES}", rank=1)
+    hung_up = threading.Event()
+    admits = first._admits
+
+    def admits_or_not(link: Link, line: str) -> bool:
+        known = 1 in first._signs.seen
+        admitted = admits(link, line)
+        if known and not admitted:
+            hung_up.set()
+        return admitted
+
+    monkeypatch.setattr(first, "_admits", admits_or_not)
+    with ThreadPoolExecutor(3) as pool:
+        ending = [pool.submit(ended, one) for one in (first, second)]
+        until(lambda: first._met and second._met)
+        replacing = pool.submit(ended, again)
+        assert hung_up.wait(WITHIN)
+        first.hosts[0].kill()
+        assert [one.result().code for one in ending] == [HOST_LOST] * 2
+        assert again._end is None
+        ending = [pool.submit(ended, watched(f"{MET}{LIVES}", rank=0)), replacing]
+        until(lambda: again._met)
+        again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
 
 

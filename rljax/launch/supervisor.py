@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rljax.config.schema import Config
-from rljax.interrupts import HARD_EXIT, HOST_LOST
+from rljax.interrupts import HARD_END, HOST_LOST
 from rljax.interrupts import REFUSED as CONFIG_REFUSED
 from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, Visit, serve_jax
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
@@ -253,7 +253,7 @@ class Supervisor:
         self._say(f"{ENDED} {rank} {code}")
         if self._end is not None:
             return
-        if self.stopping and code in (-self.stopping, 128 + self.stopping, HARD_EXIT):  # there was nothing to save yet
+        if self.stopping and code in (-self.stopping, 128 + self.stopping, -HARD_END):  # there was nothing to save yet
             self._say(f"{END} {self._signs.name(rank)} was stopped before there was anything to save")
             self._end = End(code if code > 0 else 128 - code)
         elif code < 0 or code == HOST_LOST:

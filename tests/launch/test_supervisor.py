@@ -165,6 +165,19 @@ def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor]) -> None:
     assert ended(watching) == End(0)
 
 
+def test_who_is_ended_while_it_is_too_busy_to_stop_is_not_lost(watched: Callable[..., Supervisor]) -> None:
+    """The kernel does it, by the clock that `rljax.interrupts` sets at a second Ctrl-C."""
+    alarmed = "signal.signal(signal.SIGINT, lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.01)); "
+    watching = watched(f"{alarmed}{MET}{LIVES}", LIVES)
+
+    def stop() -> None:
+        until(lambda: watching._met)
+        watching.stop(signal.SIGINT)
+
+    threading.Thread(target=stop).start()
+    assert ended(watching) == End(142)
+
+
 def until(holds: Callable[[], bool]) -> None:
     """Waits for something, and no longer than `WITHIN`."""
     deadline = time.monotonic() + WITHIN

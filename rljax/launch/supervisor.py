@@ -41,8 +41,8 @@ FAREWELL = 10.0
 """Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
 MEET = 600.0
 """Most seconds that hosts wait for each other at their start, also where ``wait_timeout`` is longer."""
-DOING = "doing"
-"""Beginning of lines of a host: what it begins to do with the others, or nothing."""
+DOING, LOST = "doing", "lost"
+"""Beginnings of lines of a host: what it begins to do with the others, or nothing; how it has lost another."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Supervisor:
         leads, local = self._place.rank == 0, _is_loopback(self._machine)
         self._door = Door(self._place.coordinator, local) if linked and leads else None
         self._links: list[Link] = []
+        self._whys: dict[int, str] = {}
         self._signs.names = {place.rank: name for place in places} if linked else {}
         self._end: End | None = None
         self._selector = selectors.DefaultSelector()
@@ -257,7 +258,8 @@ class Supervisor:
             self._say(f"{END} {self._signs.name(rank)} was stopped before there was anything to save")
             self._end = End(code if code > 0 else 128 - code)
         elif code < 0 or code == HOST_LOST:
-            self._lose(f"{self._signs.name(rank)} {how_it_ended(code) if code < 0 else 'has lost another'}")
+            ended = how_it_ended(code) if code < 0 else "has lost another"
+            self._lose(self._heard_last(rank) or f"{self._signs.name(rank)} {ended}")
 
     def _lose(self, why: str) -> None:
         """Ends all. Where a host has said itself why it ended, the others have lost it by that, and it is no loss: to
@@ -282,7 +284,9 @@ class Supervisor:
         try:
             for line in host.pulses.read():
                 what, _, rest = line.partition(" ")
-                if what == DOING:
+                if what == LOST:
+                    self._whys[host.rank] = rest
+                elif what == DOING:
                     self._signs.begins(host.rank, rest, time.monotonic())
                     if not self._met:
                         self._met = True
@@ -292,6 +296,13 @@ class Supervisor:
                         self._trains()
         except EOFError:
             self._forget(host.pulses.descriptor)
+
+    def _heard_last(self, rank: int) -> str:
+        """Returns how a host of this machine that has ended has lost another, if it said so."""
+        for host in self.hosts:
+            if host.rank == rank:
+                self._hear(host)
+        return self._whys.get(rank, "")
 
     def _lives(self, host: HostProcess) -> None:
         self._signs.seen[host.rank] = time.monotonic()

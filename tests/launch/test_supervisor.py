@@ -126,6 +126,14 @@ def test_who_says_why_it_ends_is_not_lost_by_the_others(watched: Callable[..., S
     assert ended(watched(f"time.sleep(2); sys.exit({HOST_LOST})", "sys.exit(1)")) == End(1)
 
 
+def test_how_a_host_has_lost_another_is_the_loss(watched: Callable[..., Supervisor]) -> None:
+    """It ends as soon as it has said so, and that is heard all the same."""
+    late = "waited 3 s (wait_timeout) for host 1 to train step 7"
+    told = f"pulse.current().tell('lost {late}'); os._exit({HOST_LOST})"
+    assert ended(watched(told, LIVES)) == End(HOST_LOST, late)
+    assert ended(watched(LIVES, f"os._exit({HOST_LOST})")) == End(HOST_LOST, "host 1 has lost another")
+
+
 def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
     """It is not what the signal was to end before there was anything to save."""
     there = tmp_path / "there"

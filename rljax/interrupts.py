@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 SECONDS = 1.0
 """Seconds after the second Ctrl-C in which the process may still end by itself."""
 HARD_SECONDS = 3.0
-"""Seconds after which the kernel ends it, whoever has the interpreter's lock; see `HARD_EXIT`."""
-HARD_EXIT = 142
-"""Exit code then, as shells say it: that of SIGALRM."""
+"""Seconds after which the kernel ends it, whoever has the interpreter's lock; see `HARD_END`."""
+HARD_END = signal.SIGALRM
+"""Signal by which it does; shells say 142."""
 REFUSED = 2
 """Exit code where a config is refused."""
 HOST_LOST = 75

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from rljax.config.schema import Config
+from rljax.interrupts import HOST_LOST
 from rljax.launch.host_places import free_port, place_of, share_of_processors
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor, say
 from rljax.pipeline.run_dir import RunDir
-from sidecar.errors import printable
+from sidecar.errors import first_line, printable
 
 MAX_RESTARTS = 3
 """Restarts of all hosts in a row without a new checkpoint in between."""
@@ -61,14 +62,15 @@ def supervise(config: Config) -> int:
 
 
 def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
-    """Starts all hosts, and again where one is lost, up to `MAX_RESTARTS` times in a row; returns the exit code.
+    """Starts all hosts, and again where one is lost, up to `MAX_RESTARTS` times in a row; returns the exit code. A
+    start that fails counts as such a loss, unless it is the first: what could start once lacks a machine or a port now.
 
     Args:
         run: a new checkpoint there begins the count anew.
-        start: starts an attempt.
+        start: starts an attempt; what it raises at first is raised.
     """
     attempt: Attempt | None = None
-    stopped = 0
+    first, stopped = True, 0
 
     def stop(number: int) -> None:
         nonlocal stopped
@@ -80,15 +82,22 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
     with signals_to(stop):
         while not stopped:
             attempt = None
-            attempt = start()
-            if stopped:  # meanwhile: it takes a cluster some time
-                attempt.stop(stopped)
-            end = attempt.run()
+            try:
+                attempt = start()
+            except Exception as error:
+                if first:
+                    raise
+                end = End(HOST_LOST, f"all hosts did not start again: {first_line(error)}")
+            else:
+                if stopped:  # meanwhile: it takes a cluster some time
+                    attempt.stop(stopped)
+                end = attempt.run()
+            first = False
             if not end.lost:
                 return end.code
             newest = _newest(run.checkpoints)
             restarts, reached = (1 if newest > reached else restarts + 1), newest
-            if stopped:
+            if stopped or end.held:
                 _record(run, f"{end.lost}: all hosts end; {_GOES_ON}")
                 return end.code
             if restarts > MAX_RESTARTS:

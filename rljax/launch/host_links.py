@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -141,25 +143,66 @@ class Door:
         self.sock.close()
 
 
-def connect(coordinator: str, hello: Hello) -> Link | None:
-    """Connects a supervisor to that of host 0, and says who it is; None: nothing answers there yet."""
-    machine, _, port = coordinator.rpartition(":")
-    try:
-        sock = socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS)
-    except OSError:
-        return None
-    link = Link(sock, 0, machine)
-    link.send(hello.line)
-    return link
+class Visit:
+    """The way of a supervisor to that of host 0, which may not be there yet.
 
-
-def serve_jax(heartbeat_timeout: float, number: int, port: int, local: bool, grace: float) -> Any:
-    """Starts JAX's coordination service, through which so many hosts find each other and speak; they have ``grace``
-    seconds to end in.
+    Attributes:
+        link: the connection; None where there is none now.
     """
-    return _jax.get_distributed_runtime_service(
-        f"127.0.0.1:{port}" if local else f"[::]:{port}",
-        number,
-        heartbeat_timeout=JAX_LATER * heartbeat_timeout,
-        shutdown_timeout=int(grace),
-    )
+
+    def __init__(self, coordinator: str, hello: Hello) -> None:
+        """Takes HOST:PORT of host 0's, and what is to be said there."""
+        self.link: Link | None = None
+        self._coordinator, self._hello = coordinator, hello
+
+    def read(self, seconds: float) -> list[str]:
+        """Returns the lines that are answered within some seconds; connects first, and again where nobody answers."""
+        try:
+            if self.link is None:
+                self.link = self._connect()
+                return []
+            return list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
+        except (OSError, EOFError):
+            self.close()
+            time.sleep(seconds)
+        return []
+
+    def _connect(self) -> Link:
+        machine, _, port = self._coordinator.rpartition(":")
+        link = Link(socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS), 0, machine)
+        link.send(self._hello.line)
+        return link
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+
+def serve_jax(heartbeat_timeout: float, number: int, local: bool, grace: float) -> tuple[Any, int]:
+    """Starts JAX's coordination service, through which so many hosts find each other and speak; they have ``grace``
+    seconds to end in. Returns it and its port, which was free.
+    """
+    with _held_port(local) as port:
+        service = _jax.get_distributed_runtime_service(
+            f"127.0.0.1:{port}" if local else f"[::]:{port}",
+            number,
+            heartbeat_timeout=JAX_LATER * heartbeat_timeout,
+            shutdown_timeout=int(grace),
+        )
+    return service, port
+
+
+@contextlib.contextmanager
+def _held_port(local: bool) -> Iterator[int]:
+    """Holds a free port, so that no other program takes it before JAX does, which crashes where one has. JAX shares
+    ports, and no other program listens at one that is held so.
+    """
+    both = not local and socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if both else socket.AF_INET) as held:
+        if both:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1" if local else "", 0))
+        yield held.getsockname()[1]

@@ -90,10 +90,14 @@ class HostProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Waits for its end."""
-        self.process.wait()
+    def close(self, seconds: float) -> bool:
+        """Waits so long for its end, once it is killed; returns whether it has come. A process within a call of the
+        kernel that nothing interrupts, for a disk or a driver that hangs, ends when that returns.
+        """
         os.close(self.pulses.descriptor)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(seconds, 0.0))
+        return self.process.returncode is not None
 
 
 def _at(config: Config, place: Place) -> Config:

@@ -53,7 +53,7 @@ class HostActor:
         """Returns where host 0 may listen on this node."""
         return f"{ray.util.get_node_ip_address()}:{free_port()}"
 
-    def supervise(self, config: dict[str, Any], place: Place) -> tuple[int, str]:
+    def supervise(self, config: dict[str, Any], place: Place) -> tuple[int, str, bool]:
         """Runs the host to its end; returns the fields of `End`. Ray carries plain data: an error is a line."""
         try:
             read = from_plain(config)
@@ -62,11 +62,11 @@ class HostActor:
                 self._supervisor.stop(self._stopped)
             end = self._supervisor.run()
         except ConfigError as error:  # another program has taken the port meanwhile
-            return HOST_LOST, str(error)
+            return HOST_LOST, str(error), False
         except Exception as error:
             say(f"the supervisor of host {place.rank}: {type(error).__name__}: {first_line(error)}")
-            return 1, ""
-        return end.code, end.lost
+            return 1, "", False
+        return end.code, end.lost, end.held
 
     def stop(self, number: int) -> None:
         """Passes a signal on to the host, at its start where it has not begun."""
@@ -166,12 +166,13 @@ class RayAttempt:
                 done, _ = ray.wait(list(waiting), timeout=LOOK)
                 for ended in done:
                     ends.append(_end(waiting.pop(ended), ended))
-                    deadline = deadline or time.monotonic() + 2 * GRACE  # the supervisors' own are shorter
+                    deadline = deadline or time.monotonic() + 3 * GRACE  # the supervisors' own are shorter
                 self._pass_on()
                 self._show()
             ends += [End(HOST_LOST, f"the supervisor of host {rank} does not end") for rank in waiting.values()]
         finally:
             _kill(self._actors)
+        ends.sort(key=lambda end: not end.held)
         lost = next((end for end in ends if end.lost), End(0))
         said = [end for end in ends if not end.lost and end.code]  # by a host itself: others may have lost it by that
         return max(said, key=lambda end: end.code, default=lost)

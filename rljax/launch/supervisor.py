@@ -7,7 +7,6 @@ with the supervisors of those of other machines. Whichever of all of them dies o
 from __future__ import annotations
 
 import contextlib
-import select
 import selectors
 import signal
 import socket
@@ -16,13 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from rljax.config.schema import Config
-from rljax.interrupts import HARD_EXIT, HOST_LOST
+from rljax.interrupts import HARD_END, HOST_LOST
 from rljax.interrupts import REFUSED as CONFIG_REFUSED
-from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, connect, serve_jax
-from rljax.launch.host_places import free_port
+from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, Visit, serve_jax
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
+from rljax.launch.host_signs import Signs
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import printable
 from sidecar.workers import pulse
@@ -30,23 +30,34 @@ from sidecar.workers import pulse
 LOOK = 0.2
 """Seconds between looks at processes and clocks."""
 GRACE = 60.0
-"""Seconds in which all hosts have to end once one has: longer than those that JAX's own end of them may take."""
+"""Seconds in which all hosts have to end once one has, longer than those that JAX's own end of them may take; and once
+they are killed.
+"""
+FRESH = 3 * pulse.SECONDS
+"""Seconds after a sign of life in which a host is surely there."""
 TELL = 20.0
 """Seconds between lines that say that other hosts have not started yet."""
 FAREWELL = 10.0
 """Seconds that other supervisors have to end their hosts in, before JAX's service is taken from those."""
 MEET = 600.0
 """Most seconds that hosts wait for each other at their start, also where ``wait_timeout`` is longer."""
-DOING = "doing"
-"""Beginning of lines of a host: what it begins to do with the others, or nothing."""
+DOING, LOST = "doing", "lost"
+"""Beginnings of lines of a host: what it begins to do with the others, or nothing; how it has lost another."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of an attempt: its exit code, and what was lost, in a line; empty where nothing was."""
+    """The end of an attempt.
+
+    Attributes:
+        code: exit code.
+        lost: what was lost, in a line; empty where nothing was.
+        held: a host is left that cannot be killed: its devices cannot be used again.
+    """
 
     code: int
     lost: str = ""
+    held: bool = False
 
 
 class Supervisor:
@@ -75,8 +86,7 @@ class Supervisor:
         self.hosts: list[HostProcess] = []
         self._config, self._places, self._environment = config, places, environment
         self._wait_timeout = config.wait_timeout
-        self._doing: dict[int, tuple[str, float]] = {}
-        self._timeout = config.learner.hosts.heartbeat_timeout
+        self._signs = Signs(config.learner.hosts.heartbeat_timeout, config.wait_timeout, GRACE)
         self._place = places[0]
         run, name = str(RunDir.at(config).root), socket.gethostname()
         self._hello = Hello(run, self._place.number, self._place.rank, name)
@@ -84,20 +94,15 @@ class Supervisor:
         leads, local = self._place.rank == 0, _is_loopback(self._machine)
         self._door = Door(self._place.coordinator, local) if linked and leads else None
         self._links: list[Link] = []
-        self._names = {place.rank: name for place in places} if linked else {}
-        self._ended: dict[int, int] = {}
-        self._deadline: float | None = None
+        self._whys: dict[int, str] = {}
+        self._signs.names = {place.rank: name for place in places} if linked else {}
         self._end: End | None = None
         self._selector = selectors.DefaultSelector()
         self._looked = self._began = self._told = time.monotonic()
-        self._seen: dict[int, float] = {}
         self._here, self._met = not linked, False
-        self._port = (free_port() if linked else int(self._place.coordinator.rpartition(":")[2])) if leads else 0
-        self._service = (
-            serve_jax(config.learner.hosts.heartbeat_timeout, self._place.number, self._port, local, GRACE)
-            if leads
-            else None
-        )
+        silence, number = config.learner.hosts.heartbeat_timeout, self._place.number
+        self._service: Any
+        self._service, self._port = serve_jax(silence, number, local, GRACE) if leads else (None, 0)
         if self._door is not None:
             self._watch(self._door.sock, self._let_in)
         if leads:
@@ -108,7 +113,7 @@ class Supervisor:
         for place in self._places:
             host = HostProcess(self._config, place, service, self._environment)
             self.hosts.append(host)
-            self._seen[host.rank] = time.monotonic()
+            self._signs.seen[host.rank] = time.monotonic()
             self._watch(host.pulses.descriptor, partial(self._hear, host))
 
     def run(self) -> End:
@@ -120,14 +125,26 @@ class Supervisor:
                 for key, _ in self._selector.select(LOOK):
                     key.data()
                 self._look()
-            return self._end
         finally:
-            for host in self.hosts:
-                host.kill()
-            for host in self.hosts:
-                self._forget(host.pulses.descriptor)
-                host.close()
+            left = self._kill()
             self._close()
+        assert self._end is not None
+        if left and self._end.lost:
+            return End(self._end.code, f"{self._end.lost}; {left}", held=True)
+        if left:
+            say(left)
+        return self._end
+
+    def _kill(self) -> str:
+        """Kills all hosts here; returns which of them cannot be killed, in a line, or nothing."""
+        for host in self.hosts:
+            host.kill()
+        deadline = time.monotonic() + GRACE
+        for host in self.hosts:
+            self._forget(host.pulses.descriptor)
+        left = [host for host in self.hosts if not host.close(deadline - time.monotonic())]
+        why = "cannot be killed: its disk or driver hangs"
+        return "; ".join(f"host {host.rank} (pid {host.process.pid}) {why}" for host in left)
 
     def _close(self) -> None:
         if self._door is not None:
@@ -145,7 +162,7 @@ class Supervisor:
 
     def _come(self) -> None:
         """Comes to the supervisor of host 0, and starts the hosts here once they are let in."""
-        link: Link | None = None
+        visit = Visit(self._place.coordinator, self._hello)
         while self._end is None and not self.hosts:
             now = self._looked = time.monotonic()
             self._tell_of_others(now)
@@ -155,40 +172,32 @@ class Supervisor:
                 place, waited = self._place, f"{min(self._wait_timeout, MEET):g} s"
                 said = f"host {place.rank} of {place.number} did not meet host 0 within {waited}"
                 self._lose(f"learner.hosts.coordinator={place.coordinator}: {said}; give it the same coordinator")
-            elif link is None:
-                link = connect(self._place.coordinator, self._hello)
-                time.sleep(0 if link else LOOK)
-            elif select.select([link.sock], [], [], LOOK)[0]:
-                link = self._ask_in(link)
-        if link is not None and self._end is not None:
-            link.close()
+            else:
+                for line in visit.read(LOOK):
+                    self._take_answer(visit, line)
+        if self._end is not None:
+            visit.close()
 
-    def _ask_in(self, link: Link) -> Link | None:
-        """Takes in the answer of host 0's supervisor; returns None where it has gone before it gave one."""
-        try:
-            for line in link.read():
-                what, _, rest = line.partition(" ")
-                if self.hosts:
-                    self._take_in(link, line)
-                elif what == REFUSED:
-                    say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
-                    self._end = End(CONFIG_REFUSED)
-                elif what == WELCOME:
-                    self._port = int(rest)
-                    self._links.append(link)
-                    self._greet(link)
-                    self._watch(link.sock, partial(self._listen, link))
-                    self._start()
-        except EOFError:
-            link.close()
-            time.sleep(LOOK)
-            return None
-        return link
+    def _take_answer(self, visit: Visit, line: str) -> None:
+        """Takes in what host 0's supervisor says to who comes to it."""
+        assert visit.link is not None
+        what, _, rest = line.partition(" ")
+        if self.hosts:
+            self._take_in(visit.link, line)
+        elif what == REFUSED:
+            say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
+            self._end = End(CONFIG_REFUSED)
+        elif what == WELCOME:
+            self._port = int(rest)
+            self._links.append(visit.link)
+            self._greet(visit.link)
+            self._watch(visit.link.sock, partial(self._listen, visit.link))
+            self._start()
 
     def _stop_before_all_met(self) -> None:
         """Ends all: a host that waits for others in JAX hears of no signal, and there is nothing to save."""
         say(f"{signal.Signals(self.stopping).name}: stopped before the hosts had met; nothing had begun")
-        self._say(f"{END} {self._name(self._place.rank)} was stopped before all had met")
+        self._say(f"{END} {self._signs.name(self._place.rank)} was stopped before all had met")
         self._end = End(128 + self.stopping)
 
     def stop(self, number: int) -> None:
@@ -200,44 +209,30 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 self.hosts[0].process.send_signal(number)
 
-    def kill(self, why: str) -> None:
-        """Ends all hosts: whoever has started this one has lost another."""
-        self._lose(why)
-
     def _look(self) -> None:
-        codes = {host.rank: host.process.poll() for host in self.hosts if host.rank not in self._ended}
+        codes = {host.rank: host.process.poll() for host in self.hosts if host.rank not in self._signs.ended}
         ended = [(code, rank) for rank, code in codes.items() if code is not None]
         for code, rank in sorted(ended):  # who was killed, which is below 0, comes before who has lost it
             self._has_ended(rank, code)
-        if self._end is None and all(host.rank in self._ended for host in self.hosts):
-            self._end = End(max((self._ended[host.rank] for host in self.hosts), default=0))
+        if self._end is None and all(host.rank in self._signs.ended for host in self.hosts):
+            self._end = End(max((self._signs.ended[host.rank] for host in self.hosts), default=0))
         now = time.monotonic()
         self._make_good(now)
         self._tell_of_others(now)
         if self._end is None and self.stopping and not self._met:
             self._stop_before_all_met()
         for host in self.hosts:
-            if now - self._seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
+            if now - self._signs.seen[host.rank] > 2 * pulse.SECONDS and host.has_computed():
                 self._lives(host)
-        for rank, seen in self._seen.items():
-            if rank not in self._ended and now - seen > self._timeout:
-                said = f"has shown no sign of life for {self._timeout:g} s (learner.hosts.heartbeat_timeout)"
-                self._lose(f"{self._name(rank)} {said}")
-        for rank, (what, since) in self._doing.items():
-            if what and rank not in self._ended and now - since > self._wait_timeout:
-                self._lose(
-                    f"{self._name(rank)} did not come to an end within {self._wait_timeout:g} s (wait_timeout): {what}"
-                )
-        if self._deadline is not None and now > self._deadline:
-            left = ", ".join(self._name(rank) for rank in sorted(self._seen) if rank not in self._ended)
-            self._lose(f"{left} did not end within {GRACE:g} s after another host had")
+        if why := self._signs.lost(now):
+            self._lose(why)
 
     def _tell_of_others(self, now: float) -> None:
         """Says from time to time that hosts of other machines are waited for."""
         if self._here or now - self._told < TELL:
             return
         self._told, place = now, self._place
-        missing = [rank for rank in range(place.number) if rank not in self._seen]
+        missing = [rank for rank in range(place.number) if rank not in self._signs.seen]
         if place.rank:
             whom = "the others" if self.hosts else "host 0"
         elif missing:
@@ -252,23 +247,19 @@ class Supervisor:
         stood = now - self._looked - LOOK
         self._looked = now
         if stood > pulse.SECONDS:
-            self._seen = {rank: seen + stood for rank, seen in self._seen.items()}
-            self._doing = {rank: (what, since + stood) for rank, (what, since) in self._doing.items()}
-            self._deadline = self._deadline and self._deadline + stood
+            self._signs.make_good(stood)
 
     def _has_ended(self, rank: int, code: int) -> None:
-        self._ended[rank] = code
+        self._signs.ends(rank, code, time.monotonic())
         self._say(f"{ENDED} {rank} {code}")
         if self._end is not None:
             return
-        if self.stopping and code in (-self.stopping, 128 + self.stopping, HARD_EXIT):  # there was nothing to save yet
-            self._say(f"{END} {self._name(rank)} was stopped before there was anything to save")
+        if self.stopping and code in (-self.stopping, 128 + self.stopping, -HARD_END):  # there was nothing to save yet
+            self._say(f"{END} {self._signs.name(rank)} was stopped before there was anything to save")
             self._end = End(code if code > 0 else 128 - code)
         elif code < 0 or code == HOST_LOST:
-            why = f"{self._name(rank)} {how_it_ended(code)}" if code < 0 else f"{self._name(rank)} has lost another"
-            self._lose(why)
-        else:
-            self._deadline = self._deadline or time.monotonic() + GRACE
+            ended = how_it_ended(code) if code < 0 else "has lost another"
+            self._lose(self._heard_last(rank) or f"{self._signs.name(rank)} {ended}")
 
     def _lose(self, why: str) -> None:
         """Ends all. Where a host has said itself why it ended, the others have lost it by that, and it is no loss: to
@@ -276,13 +267,12 @@ class Supervisor:
         """
         if self._end is None:
             self._say(f"{END} {why}")
-            said = {code: rank for rank, code in self._ended.items() if 0 < code < 128 and code != HOST_LOST}
             self._end = End(HOST_LOST, why)
-            if said:
-                code, rank = max(said.items())
+            if said := self._signs.said_why():
+                code, rank = said
                 self._end = End(code)
                 if rank not in {host.rank for host in self.hosts}:
-                    say(f"{self._name(rank)} ended with exit code {code}; its output says why")
+                    say(f"{self._signs.name(rank)} ended with exit code {code}; its output says why")
 
     def _say(self, line: str, but: Link | None = None) -> None:
         for link in self._links:
@@ -294,8 +284,10 @@ class Supervisor:
         try:
             for line in host.pulses.read():
                 what, _, rest = line.partition(" ")
-                if what == DOING:
-                    self._doing[host.rank] = (rest, time.monotonic())
+                if what == LOST:
+                    self._whys[host.rank] = rest
+                elif what == DOING:
+                    self._signs.begins(host.rank, rest, time.monotonic())
                     if not self._met:
                         self._met = True
                         if self.stopping:  # meanwhile
@@ -305,8 +297,15 @@ class Supervisor:
         except EOFError:
             self._forget(host.pulses.descriptor)
 
+    def _heard_last(self, rank: int) -> str:
+        """Returns how a host of this machine that has ended has lost another, if it said so."""
+        for host in self.hosts:
+            if host.rank == rank:
+                self._hear(host)
+        return self._whys.get(rank, "")
+
     def _lives(self, host: HostProcess) -> None:
-        self._seen[host.rank] = time.monotonic()
+        self._signs.seen[host.rank] = time.monotonic()
         self._say(BEAT)
 
     def _let_in(self) -> None:
@@ -326,8 +325,8 @@ class Supervisor:
 
     def _greet(self, link: Link) -> None:
         assert link.rank is not None
-        self._names[link.rank] = link.name
-        self._seen[link.rank] = time.monotonic()
+        self._signs.names[link.rank] = link.name
+        self._signs.seen[link.rank] = time.monotonic()
 
     def _listen(self, link: Link) -> None:
         try:
@@ -339,8 +338,8 @@ class Supervisor:
                     return
         except EOFError:
             self._part(link)
-            if link.rank is not None and link.rank not in self._ended:
-                self._lose(f"{self._name(link.rank)} is gone, and its supervisor")
+            if link.rank is not None and link.rank not in self._signs.ended:
+                self._lose(f"{self._signs.name(link.rank)} is gone, and its supervisor")
 
     def _admits(self, link: Link, line: str) -> bool:
         """Returns whether a first line is that of a host which is waited for, and answers it."""
@@ -348,10 +347,12 @@ class Supervisor:
         if hello is None:
             return False
         refusal = self._hello.refusal_of(hello)
-        if hello.rank in self._ended:
+        if hello.rank in self._signs.ended:
             return False  # all are about to end: it comes to the next start
-        if not refusal and hello.rank in self._seen:
-            refusal = f"host {hello.rank} of this run is here already ({self._names[hello.rank]})"
+        if not refusal and hello.rank in self._signs.seen:
+            if time.monotonic() - self._signs.seen[hello.rank] > FRESH:
+                return False  # it may be lost: who replaces it tries again, until it is or shows that it lives
+            refusal = f"host {hello.rank} of this run is here already ({self._signs.names[hello.rank]})"
         if refusal:
             link.send(f"{REFUSED} {refusal}")
             return False
@@ -364,12 +365,11 @@ class Supervisor:
         assert link.rank is not None
         what, _, rest = line.partition(" ")
         if what == BEAT:
-            self._seen[link.rank] = time.monotonic()
+            self._signs.seen[link.rank] = time.monotonic()
         elif what == ENDED:
             self._say(line, but=link)
             rank, _, code = rest.partition(" ")
-            self._ended.setdefault(int(rank), int(code))
-            self._deadline = self._deadline or time.monotonic() + GRACE
+            self._signs.ends(int(rank), int(code), time.monotonic())
         elif what == END:
             self._lose(rest)
 
@@ -384,9 +384,6 @@ class Supervisor:
     def _forget(self, what: object) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(what)  # type: ignore[arg-type]
-
-    def _name(self, rank: int) -> str:
-        return f"host {rank} ({self._names[rank]})" if rank in self._names else f"host {rank}"
 
 
 def say(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rljax.interrupts import HOST_LOST
 from rljax.launch import ray_gang
 from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
 from rljax.launch.host_process import Place
+from rljax.launch.ray_cluster import ClusterError
 from rljax.launch.supervisor import End
 from rljax.pipeline.run_dir import RunDir
 
@@ -59,6 +61,42 @@ def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
     assert list(attempts) == []
 
 
+def test_a_start_that_fails_after_the_first_is_a_loss(tmp_path: Path) -> None:
+    """A cluster that has no other node for a lost one may have it later."""
+    (tmp_path / "logs").mkdir()
+    away = "launcher=ray: hosts did not start within 60 s"
+    starts: Iterator[Scripted | None] = iter([Scripted(LOST), None, Scripted(LOST), *[None] * (MAX_RESTARTS - 2)])
+
+    def start() -> Scripted:
+        if (attempt := next(starts)) is None:
+            raise ClusterError(f"{away}\nand what Ray said")
+        return attempt
+
+    assert run_again_where_lost(RunDir(tmp_path), start) == HOST_LOST
+    assert list(starts) == []
+    kept = (tmp_path / "logs" / "hosts.log").read_text().splitlines()
+    whys = [line.partition(f" {socket.gethostname()}: ")[2].rpartition(": ")[0] for line in kept]
+    late = f"all hosts did not start again: {away}"
+    assert whys == [LOST.lost, late, LOST.lost, late]
+
+
+def test_a_first_start_that_fails_ends_the_command(tmp_path: Path) -> None:
+    def start() -> Scripted:
+        raise ClusterError("no room")
+
+    with pytest.raises(ClusterError, match="no room"):
+        run_again_where_lost(RunDir(tmp_path), start)
+
+
+def test_where_a_host_cannot_be_killed_nothing_starts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has its devices still."""
+    held = "host 0 (pid 7) cannot be killed: its disk or driver hangs"
+    attempts = iter([Scripted(End(HOST_LOST, held, held=True))])
+    assert run_again_where_lost(RunDir(tmp_path), lambda: next(attempts)) == HOST_LOST
+    goes_on = "all hosts end; the same command goes on from the last checkpoint"
+    assert capsys.readouterr().err == f"rljax: {held}: {goes_on}\n"
+
+
 def test_a_signal_while_they_start_reaches_them(tmp_path: Path) -> None:
     """Ray takes its time to start them: who was asked to stop then is asked as soon as there is one."""
     heard: list[int] = []
@@ -94,7 +132,7 @@ def test_a_signal_while_a_host_starts_on_ray_reaches_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(ray_gang, "Supervisor", Told)
     (tmp_path / "log").write_text("of an attempt before")
     actor = ray_gang.HostActor(str(tmp_path / "log"), str(tmp_path))
-    assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "")
+    assert actor.supervise(as_plain(Config(mode="report")), Place(0, 1, "127.0.0.1:1")) == (0, "", False)
     assert heard == [signal.SIGTERM]
     with (tmp_path / "log").open("a") as log:
         log.write("step 1")

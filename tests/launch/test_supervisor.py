@@ -23,9 +23,10 @@ from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST, REFUSED
-from rljax.launch import supervisor
+from rljax.launch import host_links, supervisor
+from rljax.launch.host_links import Link
 from rljax.launch.host_places import free_port
-from rljax.launch.host_process import Place
+from rljax.launch.host_process import HostProcess, Place
 from rljax.launch.supervisor import End, Supervisor
 from sidecar.workers import lifeline
 
@@ -125,6 +126,14 @@ def test_who_says_why_it_ends_is_not_lost_by_the_others(watched: Callable[..., S
     assert ended(watched(f"time.sleep(2); sys.exit({HOST_LOST})", "sys.exit(1)")) == End(1)
 
 
+def test_how_a_host_has_lost_another_is_the_loss(watched: Callable[..., Supervisor]) -> None:
+    """It ends as soon as it has said so, and that is heard all the same."""
+    late = "waited 3 s (wait_timeout) for host 1 to train step 7"
+    told = f"pulse.current().tell('lost {late}'); os._exit({HOST_LOST})"
+    assert ended(watched(told, LIVES)) == End(HOST_LOST, late)
+    assert ended(watched(LIVES, f"os._exit({HOST_LOST})")) == End(HOST_LOST, "host 1 has lost another")
+
+
 def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Supervisor], tmp_path: Path) -> None:
     """It is not what the signal was to end before there was anything to save."""
     there = tmp_path / "there"
@@ -134,6 +143,7 @@ def test_a_host_that_is_killed_while_all_stop_is_lost(watched: Callable[..., Sup
     sent = threading.Event()
 
     def stop() -> None:
+        until(lambda: watching._met)
         while not there.exists() and not sent.wait(0.2):
             watching.stop(signal.SIGTERM)
 
@@ -163,6 +173,19 @@ def test_a_signal_goes_to_host_0(watched: Callable[..., Supervisor]) -> None:
     assert ended(watching) == End(0)
 
 
+def test_who_is_ended_while_it_is_too_busy_to_stop_is_not_lost(watched: Callable[..., Supervisor]) -> None:
+    """The kernel does it, by the clock that `rljax.interrupts` sets at a second Ctrl-C."""
+    alarmed = "signal.signal(signal.SIGINT, lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.01)); "
+    watching = watched(f"{alarmed}{MET}{LIVES}", LIVES)
+
+    def stop() -> None:
+        until(lambda: watching._met)
+        watching.stop(signal.SIGINT)
+
+    threading.Thread(target=stop).start()
+    assert ended(watching) == End(142)
+
+
 def until(holds: Callable[[], bool]) -> None:
     """Waits for something, and no longer than `WITHIN`."""
     deadline = time.monotonic() + WITHIN
@@ -181,6 +204,35 @@ def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supe
     first, second = watched(LIVES, rank=0), watched(f"{MET}time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)", rank=1)
     said = f"host 1 ({os.uname().nodename}) was ended by SIGKILL"
     assert both(first, second) == [End(HOST_LOST, said)] * 2
+
+
+def test_one_that_cannot_be_killed_is_left_behind(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As within a call of the kernel that nothing interrupts, which here is that nobody kills it. The supervisor of
+    another machine is let go.
+    """
+    monkeypatch.setattr(supervisor, "GRACE", 1.0)
+    kill, held = HostProcess.kill, "host 1 (pid {}) cannot be killed: its disk or driver hangs"
+    monkeypatch.setattr(HostProcess, "kill", lambda host: None if host.rank else kill(host))
+    killed = "os.kill(os.getpid(), signal.SIGKILL)"
+    here = watched(killed, LIVES)
+    apart = [watched(f"{MET}time.sleep(3); {killed}", rank=0), watched(f"{MET}{LIVES}", rank=1)]
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            ends = [one.result(WITHIN) for one in [pool.submit(each.run) for each in (here, *apart)]]
+        left = [one.hosts[-1].process for one in (here, apart[1])]
+        assert [process.poll() for process in left] == [None, None]
+        lost = f"host 0 ({os.uname().nodename}) was ended by SIGKILL"
+        assert ends == [
+            End(HOST_LOST, f"host 0 was ended by SIGKILL; {held.format(left[0].pid)}", held=True),
+            End(HOST_LOST, lost),
+            End(HOST_LOST, f"{lost}; {held.format(left[1].pid)}", held=True),
+        ]
+    finally:
+        for host in [*here.hosts, *apart[1].hosts]:
+            kill(host)
+            host.process.wait(WITHIN)
 
 
 def test_a_host_says_that_it_waits_and_that_it_trains(
@@ -224,6 +276,38 @@ def test_who_is_no_host_of_the_run_is_refused_and_harms_nobody(
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
 
 
+def test_who_replaces_a_host_that_was_lost_silently_is_let_in_at_the_next_start(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is gone without a word, and host 0 learns that by `heartbeat_timeout` alone."""
+    monkeypatch.setattr(supervisor, "FRESH", 0.0)  # nobody is surely there
+    first, second = watched(f"{MET}{LIVES}", rank=0), watched(f"{MET}{LIVES}", rank=1)
+    again = watched(f"{MET}{LIVES}", rank=1)
+    hung_up = threading.Event()
+    admits = first._admits
+
+    def admits_or_not(link: Link, line: str) -> bool:
+        known = 1 in first._signs.seen
+        admitted = admits(link, line)
+        if known and not admitted:
+            hung_up.set()
+        return admitted
+
+    monkeypatch.setattr(first, "_admits", admits_or_not)
+    with ThreadPoolExecutor(3) as pool:
+        ending = [pool.submit(ended, one) for one in (first, second)]
+        until(lambda: first._met and second._met)
+        replacing = pool.submit(ended, again)
+        assert hung_up.wait(WITHIN)
+        first.hosts[0].kill()
+        assert [one.result().code for one in ending] == [HOST_LOST] * 2
+        assert again._end is None
+        ending = [pool.submit(ended, watched(f"{MET}{LIVES}", rank=0)), replacing]
+        until(lambda: again._met)
+        again.hosts[0].kill()
+        assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_waits_for_the_others_ends_by_a_signal(
     watched: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str], rank: int
@@ -248,6 +332,27 @@ def test_who_comes_while_all_end_comes_to_the_next_start(watched: Callable[..., 
         until(lambda: again._met)
         again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+def test_the_port_of_jax_is_held_until_jax_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX crashes where another program has taken it."""
+    began: list[str] = []
+    serve = host_links._jax.get_distributed_runtime_service
+
+    def serve_late(address: str, *given: Any, **named: Any) -> Any:
+        port = int(address.rpartition(":")[2])
+        for machine in ("", "127.0.0.1"):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server((machine, port))
+        began.append(address)
+        return serve(address, *given, **named)
+
+    monkeypatch.setattr(host_links._jax, "get_distributed_runtime_service", serve_late)
+    for local in (True, False):
+        service, port = host_links.serve_jax(10, 2, local, 60)
+        socket.create_connection(("127.0.0.1", port), WITHIN).close()
+        service.shutdown()
+    assert len(began) == 2
 
 
 def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:

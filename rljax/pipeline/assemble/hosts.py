@@ -29,6 +29,7 @@ from rljax.learner.hosts import JAX_LATER, HostLost, Hosts, HostsError, means_lo
 from rljax.learner.sharding import select_devices
 from rljax.tasks.task import BadRow
 from sidecar.errors import first_line
+from sidecar.workers.pulse import Pulse
 from sidecar.workers.pulse import current as current_pulse
 
 END, STOP = "end", "stop"
@@ -55,6 +56,18 @@ def joined(config: Config) -> Iterator[Hosts | None]:
         yield None
         return
     pulse = current_pulse()
+    try:
+        with _met(config, pulse) as hosts:
+            yield hosts
+    except HostsError as error:
+        if pulse is not None and error.exit_code == HOST_LOST:
+            pulse.tell(f"lost {first_line(error)}")
+        raise
+
+
+@contextlib.contextmanager
+def _met(config: Config, pulse: Pulse | None) -> Iterator[Hosts]:
+    """See `joined`."""
     initialise(config, pulse.service if pulse is not None else "")
     keys = config.learner.hosts
     hosts = Hosts(distributed.global_state.client, jax.process_index(), keys.number, config.wait_timeout)

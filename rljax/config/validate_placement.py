@@ -63,6 +63,12 @@ def _check_hosts(config: Config) -> Refusals:
         yield ConfigError(
             f"learner.hosts.coordinator={hosts.coordinator!r}: write HOST:PORT of host 0, HOST a name or IPv4 address"
         )
+    on_cluster = config.has_hosts and config.launcher == "ray" and hosts.start == "auto"
+    if on_cluster and hosts.coordinator is not None and hosts.rank is None:
+        yield ConfigError(
+            f"learner.hosts.coordinator={hosts.coordinator!r}: with launcher=ray this command starts all hosts and "
+            "finds one; write learner.hosts.rank (or start=environment) too, or leave the coordinator out"
+        )
     if hosts.start == "here" and (hosts.rank is not None or hosts.coordinator is not None):
         yield ConfigError(
             "learner.hosts.start=here: this command starts all hosts; leave learner.hosts.rank and coordinator out"

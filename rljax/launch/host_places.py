@@ -34,6 +34,11 @@ def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
             f"learner.hosts.start=environment: nothing says which of {keys.number} hosts this process is; start it by "
             f"torchrun, SLURM, Open MPI, or on the hosts of a TPU slice, or write {_BY_HAND}"
         )
+    if found is None and keys.coordinator is not None:
+        raise ConfigError(
+            f"learner.hosts.coordinator={keys.coordinator!r}: nothing says which of {keys.number} hosts this process "
+            "is; write learner.hosts.rank, or leave the coordinator out to have all on this machine"
+        )
     return found
 
 

@@ -99,6 +99,15 @@ def test_where_nothing_says_of_several_all_are_here(monkeypatch: pytest.MonkeyPa
         place_of(config(start="environment"), {})
 
 
+@pytest.mark.parametrize("variables", [{}, {**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}])
+def test_a_coordinator_without_a_rank_is_refused_where_nothing_says_one(variables: dict[str, str]) -> None:
+    """Else each machine would start all hosts."""
+    with pytest.raises(
+        ConfigError, match=r"^learner.hosts.coordinator='first:1': nothing says which of 2 .*\.rank, or"
+    ):
+        place_of(config(coordinator="first:1"), variables)
+
+
 def test_the_config_may_say_that_all_are_here() -> None:
     assert place_of(config(start="here"), TORCHRUN) is None
 

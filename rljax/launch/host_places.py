@@ -19,6 +19,7 @@ _OWN_GPUS = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
 """Variables that say that the GPUs which a task sees are its own."""
 _NO_GPUS = ("", "-1", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES of who has none; the last is SLURM's."""
+_LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
@@ -77,6 +78,8 @@ def _coordinator(environment: Mapping[str, str], rank: int, size: int) -> str:
     address, port = environment["MASTER_ADDR"], _count("MASTER_PORT", environment, 1, 2**16 - 2) + 1
     if not is_address(f"{address}:{port}"):
         raise ConfigError(f"MASTER_ADDR={address!r}: must be a name or IPv4 address of host 0; or write {_BY_HAND}")
+    if rank == 0 and address in _LOOPBACK and environment.get("LOCAL_WORLD_SIZE") != str(size):
+        address = socket.gethostname()  # some give host 0 this name of it: it would listen to its own machine alone
     return f"{address}:{port}"
 
 

@@ -43,7 +43,8 @@ def _check_layout(config: Config) -> Refusals:
         )
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Returns whether a text is HOST:PORT, HOST being no IPv6 address."""
     machine, _, port = text.rpartition(":")
     return bool(machine) and ":" not in machine and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
 
@@ -59,9 +60,15 @@ def _check_hosts(config: Config) -> Refusals:
         return
     if hosts.rank is not None and hosts.coordinator is None:
         yield ConfigError(f"learner.hosts.rank={hosts.rank}: write learner.hosts.coordinator, HOST:PORT of host 0, too")
-    if hosts.coordinator is not None and not _is_address(hosts.coordinator):
+    if hosts.coordinator is not None and not is_address(hosts.coordinator):
         yield ConfigError(
             f"learner.hosts.coordinator={hosts.coordinator!r}: write HOST:PORT of host 0, HOST a name or IPv4 address"
+        )
+    on_cluster = config.has_hosts and config.launcher == "ray" and hosts.start == "auto"
+    if on_cluster and hosts.coordinator is not None and hosts.rank is None:
+        yield ConfigError(
+            f"learner.hosts.coordinator={hosts.coordinator!r}: with launcher=ray this command starts all hosts and "
+            "finds one; write learner.hosts.rank (or start=environment) too, or leave the coordinator out"
         )
     if hosts.start == "here" and (hosts.rank is not None or hosts.coordinator is not None):
         yield ConfigError(

@@ -25,6 +25,7 @@ def made(hosts: HostsConfig, fsdp: int = 4, **changes: object) -> Config:
         ({"rank": 0, "coordinator": "first:1"}, 4, {}, "learner.hosts.number=1: one process is host 0 of 1"),
         ({"start": "here"}, 4, {}, "learner.hosts.number=1: one process is host 0 of 1"),
         ({"number": 2, "start": "here", "coordinator": "first:1"}, 4, {}, "learner.hosts.start=here: "),
+        ({"number": 2, "coordinator": "first:1"}, 4, {"launcher": "ray"}, ".*write learner.hosts.rank .* or leave"),
         ({"number": 2, "rank": 1}, 4, {}, "learner.hosts.rank=1: write learner.hosts.coordinator"),
         ({"number": 2, "rank": 2, "coordinator": "first:1"}, 4, {}, "learner.hosts.rank=2: .* counts from 0 to 1"),
         ({"number": 2, "coordinator": "[fd00::1]:8476"}, 4, {}, ".*HOST a name or IPv4 address"),
@@ -48,6 +49,13 @@ def test_hosts_that_cannot_be_are_refused(
         made(HostsConfig(**hosts), fsdp, **changes)
     lines = [str(refused.value), *map(str, refused.value.others)]
     assert any(re.match(said, line) for line in lines), lines
+
+
+def test_a_coordinator_on_ray_needs_who_says_the_rank() -> None:
+    """An explorer starts no host, whatever it is told of them."""
+    made(HostsConfig(number=2, coordinator="first:1", rank=1), launcher="ray")
+    made(HostsConfig(number=2, coordinator="first:1", start="environment"), launcher="ray")
+    made(HostsConfig(number=2, coordinator="first:1"), launcher="ray", mode="explore")
 
 
 def test_what_an_explorer_is_started_with_may_say_how_many_hosts_its_learner_has() -> None:

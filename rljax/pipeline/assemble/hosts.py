@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import logging
 import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ _FAREWELL = 5.0
 """Seconds in which the others are to hear that host 0 cannot go on: of its death JAX tells less."""
 _SHUTDOWN = 30
 """Seconds that the hosts wait for each other at their end."""
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+"""Distributions whose version bears on what a host computes or saves."""
 
 log = logging.getLogger(__name__)
 
@@ -192,13 +196,17 @@ def own_output_of_libraries(run_dir: Path, rank: int) -> None:
 
 
 def identity(config: Config) -> dict[str, str]:
-    """Returns what all hosts have to have in common, as hashes by names for messages: every key of the config, the
-    program, and JAX.
+    """Returns what all hosts have to have in common, by names for messages: hashes of every key of the config, of the
+    program and of the user's own functions of the objective, and the versions of libraries.
+
+    Raises:
+        ConfigError: a function that the config names is not there.
     """
     said = {f"config.{path}": _hash(json.dumps(value)) for path, value in _flat(as_plain(config))}
     for path in OF_ONE_HOST:
         said.pop(f"config.{path}")
-    return {**said, "program (rljax)": _program(), "JAX": jax.__version__}
+    libraries = {f"version of {name}": version(name) for name in _LIBRARIES}
+    return {**said, "program (rljax)": _program(), **_own_functions(config), **libraries}
 
 
 def _flat(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -214,6 +222,21 @@ def _program() -> str:
     folders = [Path(str(package.__file__)).parent for package in (rljax, sidecar, envs)]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     return _hash(rljax.__version__, *(file.read_text() for file in files))
+
+
+def _own_functions(config: Config) -> dict[str, str]:
+    """Returns hashes of the files of the functions that the objective names by ``module:function``: of the module, and
+    of where the function is written, if that is another. Rewards and workflows run where explorers do.
+    """
+    said = {}
+    for named in config.algorithm.functions():
+        if ":" not in named.name:
+            continue
+        found = next(entry for slot in named.slots if (entry := slot.find(named.name, named.key)))
+        modules = [named.name.partition(":")[0], getattr(inspect.unwrap(found.function), "__module__", None)]
+        files = [getattr(sys.modules.get(module or ""), "__file__", None) for module in dict.fromkeys(modules)]
+        said[f"file of {named.key}={named.name}"] = _hash(*(Path(file).read_bytes().hex() for file in files if file))
+    return said
 
 
 def _hash(*texts: str) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +16,8 @@ import pytest
 import envs
 import rljax
 import sidecar
-from rljax.config.schema import Config, HostsConfig, LearnerConfig, MeshConfig
+from rljax.config.schema import AlgorithmConfig, Config, HostsConfig, LearnerConfig, MeshConfig
+from rljax.pipeline.assemble import hosts
 from rljax.pipeline.assemble.hosts import identity
 
 
@@ -50,6 +53,60 @@ def test_another_program_is_one_whose_sources_differ_in_a_letter(
     changed = max(copy.rglob("*.py"))
     changed.write_text(changed.read_text() + "#")
     assert [name for name, value in identity(config()).items() if mine[name] != value] == ["program (rljax)"]
+
+
+OWN = """
+from helper_of_mine import second
+
+def first(batch, logp, *, alpha: float = 0.1): ...
+def other(groups): ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with functions of a user's own, which can be imported."""
+    (tmp_path / "mine_of_hosts.py").write_text(OWN)
+    (tmp_path / "helper_of_mine.py").write_text("def second(values, mask): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("mine_of_hosts", "helper_of_mine"):
+        sys.modules.pop(name, None)
+
+
+def differing(mine: dict[str, str], other: dict[str, str]) -> list[str]:
+    assert mine.keys() == other.keys()
+    return [name for name, value in mine.items() if other[name] != value]
+
+
+def test_a_function_of_ones_own_is_another_where_its_file_differs_in_a_letter(own: Path) -> None:
+    """The functions may be of one file; and one may be written elsewhere than where it is found."""
+    named = {
+        "adv_estimator": "mine_of_hosts:other",
+        "aggregation": "mine_of_hosts:second",
+        "filters": "mine_of_hosts:other",
+        "pg_variant": "mine_of_hosts:first",
+    }
+    objective = AlgorithmConfig(**{**named, "filters": (named["filters"],)})
+    with_own = dataclasses.replace(config(), algorithm=objective)
+    mine, files = identity(with_own), {key: f"file of algorithm.{key}={name}" for key, name in named.items()}
+    assert [name for name in sorted(mine) if name.startswith("file of")] == [*files.values()]
+
+    (own / "helper_of_mine.py").write_text("def second(values, mask): ...  # here\n")
+    assert differing(mine, identity(with_own)) == [files["aggregation"]]
+    (own / "mine_of_hosts.py").write_text(OWN + "#")
+    assert sorted(differing(mine, identity(with_own))) == [*files.values()]
+
+
+def test_functions_of_the_program_have_no_file_of_their_own() -> None:
+    assert not [name for name in identity(config()) if name.startswith("file of")]
+
+
+@pytest.mark.parametrize("library", ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"])
+def test_another_version_of_a_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = identity(config())
+    monkeypatch.setattr(hosts, "version", lambda name: "0.0.1" if name == library else metadata.version(name))
+    assert differing(mine, identity(config())) == [f"version of {library}"]
 
 
 PRINTS = """

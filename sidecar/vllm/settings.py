@@ -15,6 +15,8 @@ LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """Worker extension: the class that vLLM mixes into its workers."""
+CONNECTORS = ("kv_transfer_config", "kv_offloading_size")
+"""Arguments of ``EngineArgs`` that make a connector, which keeps keys and values outside of vLLM's own cache."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for: ``MaxLoRARanks`` of its ``config.lora``. An adapter may be of a lower one."""
 
@@ -124,9 +126,10 @@ class VllmSettings:
         return {**ours, **self.engine_args}
 
     def _check_connector(self) -> None:
-        brings = "sidecar.engine_args: kv_transfer_config may bring keys and values"
-        if "kv_transfer_config" not in self.engine_args:
+        given = [name for name in CONNECTORS if self.engine_args.get(name) is not None]
+        if not given:
             return
+        brings = f"sidecar.engine_args: {' and '.join(given)} may bring keys and values"
         if self.held:
             raise EngineError(
                 f"{brings} of another version; leave it out, or write another sidecar.update_policy than pin"

@@ -19,6 +19,7 @@ from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.batch import VllmBatch
+from sidecar.vllm.connectors import checked_config
 from sidecar.vllm.routes import record_routes
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -73,4 +74,5 @@ def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None =
     arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
         "async_scheduling": False
     }  # a step ends with its tokens known
-    return SteppedVllm(LLMEngine.from_engine_args(EngineArgs(**arguments)), how, name, trace)
+    engine = LLMEngine.from_vllm_config(checked_config(EngineArgs(**arguments)), disable_log_stats=True)
+    return SteppedVllm(engine, how, name, trace)

@@ -70,8 +70,9 @@ class VllmSettings:
     record_routes: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
-        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs.
+    def arguments(self, *, on_cpu: bool, stepped: bool = False) -> dict[str, Any]:
+        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs, and
+        ``stepped`` whether every step is asked for, and has to end with its tokens known.
 
         Raises:
             EngineError: the engine needs an accelerator, or `engine_args` has an argument that rljax sets itself.
@@ -100,7 +101,10 @@ class VllmSettings:
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": LOADER,
             "disable_log_stats": True,
+            "stream_interval": 1,  # what a step has sampled comes with it, while its version and its experts are known
         }
+        if stepped:
+            ours["async_scheduling"] = False
         if on_cpu:
             # Where a prompt is cut, vLLM takes back the random number that was drawn for its first part, and a CPU's
             # generator cannot: the engine would die of it ("CPU Generator does not use offset").

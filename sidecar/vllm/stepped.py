@@ -71,8 +71,6 @@ def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None =
         raise EngineError(
             f"{name}: sidecar.engine=vllm runs in one process on one device; for more set sidecar.engine=vllm_async"
         )
-    arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
-        "async_scheduling": False
-    }  # a step ends with its tokens known
+    arguments = how.arguments(on_cpu=current_platform.is_cpu(), stepped=True)
     engine = LLMEngine.from_vllm_config(checked_config(EngineArgs(**arguments)), disable_log_stats=True)
     return SteppedVllm(engine, how, name, trace)

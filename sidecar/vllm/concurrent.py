@@ -227,6 +227,11 @@ class ConcurrentVllm:
             running.tell()
             if output.finished:
                 self._tokens += len(tokens[:end])
+                if self._settings.record_routes and tokens and sampled.routed_experts is None:
+                    raise EngineError(
+                        f"{self.name}: vLLM returned tokens without their experts, so that none can be replayed; write "
+                        "another sidecar.engine, or algorithm.router_replay=off"
+                    )
                 running.take(tokens[:end], logprobs[:end], sampled)
                 return "stop" if end is not None else str(sampled.finish_reason)
         raise EngineError(f"{self.name}: request {job.request.id} was left without an end")

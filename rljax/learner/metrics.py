@@ -18,7 +18,7 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "policy/ratio_max": max,
     NONFINITE: sum,
 }
-_MAY_BE_MISSING = ("policy/", "entropy", "critic/explained_variance")
+_MAY_BE_MISSING = ("policy/", "entropy", "critic/explained_variance", "router/routes_")
 """Prefixes of metrics that are NaN in an update without such tokens; a non-finite loss is counted separately."""
 
 

@@ -21,7 +21,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.schema import Config
 from rljax.learner.packing import Batch
 from rljax.learner.ratio_metrics import Sums, mean_of, ratio_metrics, ratio_sums
-from rljax.learner.routers import router_losses, router_metrics
+from rljax.learner.routers import router_losses, router_metrics, routes_known
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.experts.routing import RouterSums
 from rljax.models.common.hardware import Hardware
@@ -213,6 +213,8 @@ class PolicyObjective(Model):
             of_sampled["policy/kl_reference"] = penalty
             if algorithm.kl.where == "loss":
                 regularizer = regularizer + progress.kl_coef * penalty
+        if batch.routes is not None:
+            of_sampled[f"{_ROUTERS}routes_known"] = batch.trained(routes_known(batch.routes))
         token_loss = weight * token_loss + jnp.where(inputs.sampled, regularizer, 0.0)
         loss = masked_sum(token_loss * batch.trained(batch.weights), inputs.mask)
         sums = {name: masked_sum(jax.lax.stop_gradient(values), inputs.mask) for name, values in logged.items()}

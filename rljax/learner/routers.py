@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.config.algorithm import AlgorithmConfig
-from rljax.learner.ratio_metrics import Sums
-from rljax.models.common.experts.routing import RouterSums, balance_loss, z_loss
+from rljax.learner.ratio_metrics import Sums, mean_of
+from rljax.models.common.experts.routing import UNKNOWN, RouterSums, balance_loss, z_loss
 
 
 def router_losses(
@@ -34,12 +34,17 @@ def router_metrics(sums: Sums) -> Sums:
     """Returns the metrics of an update from the sums over its microbatches: the losses before their weights; the
     largest and the smallest load of an expert in any layer, 1 where all have the same; the share of the experts
     that got no token; and of the choices that engines recorded, those that the learner's own logits would not have
-    made. Nothing without experts.
+    made, NaN where none were. Nothing without experts.
     """
     if not sums:
         return {}
     load = sums["load"] / jnp.maximum(jnp.mean(sums["load"], axis=-1, keepdims=True), 1e-9)
     loads = {"load_max": jnp.max(load), "load_min": jnp.min(load), "unused": jnp.mean(load == 0)}
     if "recorded" in sums:
-        loads["routes_differing"] = jnp.sum(sums["differing"]) / jnp.maximum(jnp.sum(sums["recorded"]), 1)
+        loads["routes_differing"] = mean_of(jnp.sum(sums["differing"]), jnp.sum(sums["recorded"]))
     return {name: sums[name] for name in ("aux_loss", "z_loss")} | loads
+
+
+def routes_known(routes: Int[Array, "row time layers picked"]) -> Float[Array, "row time"]:
+    """Computes which share of the choices of each token's experts an engine has recorded, float32."""
+    return jnp.mean(routes != UNKNOWN, axis=(-2, -1), dtype=jnp.float32)

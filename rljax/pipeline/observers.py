@@ -35,6 +35,7 @@ from rljax.observe.tracking import Tracker
 from rljax.observe.weights_and_biases import WeightsAndBiases
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.metrics.batch import batch_histograms
+from rljax.pipeline.metrics.routes import lost_routes
 from rljax.tasks.templates import decoded
 from sidecar.errors import first_line, printable
 
@@ -125,6 +126,7 @@ class LearnerObservers(Observers):
         self._samples = SampleLog(root, LEARNER, decode, config.observe.samples_per_step)
         self._resources = Resources({"device": device_memory, "engine": engines}, root)
         self._flat = FlatRewards(config.group_size)
+        self._lost_routes = False
         self._sampled: list[Sample] = []
 
     def __exit__(
@@ -203,6 +205,10 @@ class LearnerObservers(Observers):
         self.progress.step(step, row)
         if (streak := self._flat.news(step, values)) is not None:
             self.message(str(streak))
+        lost = lost_routes(self._config.algorithm, values)
+        if lost is not None and not self._lost_routes:  # said once
+            self.message(f"step {step}: {lost}")
+        self._lost_routes = lost is not None
         if batch.groups:
             self.trace.counter("reward", time.time(), mean=values["reward/mean"])
             self.trace.counter("staleness", time.time(), mean=values["staleness/mean"], max=values["staleness/max"])

@@ -82,7 +82,7 @@ class Job:
         known = sum(map(len, self.routes))
         assert begin <= known, f"experts of the tokens from {begin} on, and those before {known} are known"
         if begin + len(routes) > known:
-            self.routes.append(routes[known - begin :])
+            self.routes.append(routes[known - begin :].copy())  # a view would keep what all requests of a step recorded
 
     def completion(self, reason: str, begin: int = 0) -> Completion:
         """Returns the completion with the tokens so far, without the first ``begin``."""

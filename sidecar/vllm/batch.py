@@ -112,7 +112,7 @@ class VllmBatch:
     def _replace(self, tensors: Mapping[str, np.ndarray], keep_kv: bool) -> None:
         if keep_kv:
             self._salt += 1
-        # engine_args.kv_transfer_config may name a connector, which keeps KV of its own
+        # engine_args may name a connector, which keeps KV of its own: one that can drop it (`sidecar.vllm.connectors`)
         elif not self._engine.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise RuntimeError("vLLM's KV connector cannot drop the KV of older weights; choose another or none")
         self._engine.collective_rpc("load_version", args=(tensors,))

@@ -37,6 +37,7 @@ from sidecar.protocol import (
 from sidecar.request_checks import check_policy, check_request, check_tokens
 from sidecar.stepping.jobs import Job, Trace, end_of_text
 from sidecar.stepping.waiting import WaitingLine
+from sidecar.vllm.connectors import checked_config
 from sidecar.vllm.running import Running
 from sidecar.vllm.sampling import check_no_routes, continuation, probe, sampled_logprobs, scores
 from sidecar.vllm.settings import VllmSettings
@@ -146,8 +147,9 @@ class ConcurrentVllm:
         self._transfer.close()
 
     async def _open(self) -> AsyncLLM:
-        arguments = self._settings.arguments(on_cpu=current_platform.is_cpu())
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        arguments = AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu()))
+        logs = {"enable_log_requests": arguments.enable_log_requests, "disable_log_stats": True}
+        engine = AsyncLLM.from_vllm_config(checked_config(arguments), **logs)
         # What vLLM asks its core once, before it registers the first request. Later nothing is awaited between the slot
         # that a request takes and its registration: no abort falls in between, and is lost on one unknown to vLLM.
         await engine.get_supported_tasks()
@@ -224,7 +226,13 @@ class ConcurrentVllm:
             running.tokens, running.logprobs = (tokens, logprobs) if end is None else (tokens[:end], logprobs[:end])
             running.tell()
             if output.finished:
-                self._take(running, tokens[:end], logprobs[:end], sampled)
+                self._tokens += len(tokens[:end])
+                if self._settings.record_routes and tokens and sampled.routed_experts is None:
+                    raise EngineError(
+                        f"{self.name}: vLLM returned tokens without their experts, so that none can be replayed; write "
+                        "another sidecar.engine, or algorithm.router_replay=off"
+                    )
+                running.take(tokens[:end], logprobs[:end], sampled)
                 return "stop" if end is not None else str(sampled.finish_reason)
         raise EngineError(f"{self.name}: request {job.request.id} was left without an end")
 
@@ -237,19 +245,6 @@ class ConcurrentVllm:
         tokens, logprobs = running.tokens[seen:], running.logprobs[seen:]
         versions = np.full(len(tokens), self._version if self._held is None else running.version, np.int32)
         return Completion(np.asarray(tokens, np.int32), np.asarray(logprobs, np.float32), versions, "abort")
-
-    def _take(self, running: Running, tokens: list[int], logprobs: list[float], sampled: Any) -> None:
-        job = running.job
-        self._tokens += len(tokens)
-        if sampled.routed_experts is not None:
-            # of the pass that sampled: after an update vLLM returns none but the last of what it reads again
-            job.extend_routes(sampled.routed_experts.astype(np.int16), 0)
-        if self._held is not None:
-            job.extend(tokens, logprobs, running.version)
-            return
-        for span in sampled.weight_versions or ():
-            part = slice(span.start, min(span.end, len(tokens)))
-            job.extend(tokens[part], logprobs[part], int(span.version))
 
     def _has_room(self, job: Job) -> bool:
         free = self._handed_over < self._settings.slots

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 from vllm.lora.request import LoRARequest
 
 from sidecar.stepping.jobs import Job
@@ -36,3 +38,15 @@ class Running:
         """Wakes who waits for more tokens."""
         self.more.set()
         self.more = asyncio.Event()
+
+    def take(self, tokens: list[int], logprobs: list[float], sampled: Any) -> None:
+        """Gives the job what has come of the answer, as vLLM's last output says what sampled it."""
+        if sampled.routed_experts is not None:
+            # of the pass that sampled: after an update vLLM returns none but the last of what it reads again
+            self.job.extend_routes(sampled.routed_experts.astype(np.int16), 0)
+        if self.adapter is not None:
+            self.job.extend(tokens, logprobs, self.version)
+            return
+        for span in sampled.weight_versions or ():
+            part = slice(span.start, min(span.end, len(tokens)))
+            self.job.extend(tokens[part], logprobs[part], int(span.version))

@@ -15,6 +15,8 @@ LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """Worker extension: the class that vLLM mixes into its workers."""
+CONNECTORS = ("kv_transfer_config", "kv_offloading_size")
+"""Arguments of ``EngineArgs`` that make a connector, which keeps keys and values outside of vLLM's own cache."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for: ``MaxLoRARanks`` of its ``config.lora``. An adapter may be of a lower one."""
 
@@ -68,8 +70,9 @@ class VllmSettings:
     record_routes: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self, *, on_cpu: bool) -> dict[str, Any]:
-        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs.
+    def arguments(self, *, on_cpu: bool, stepped: bool = False) -> dict[str, Any]:
+        """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs, and
+        ``stepped`` whether every step is asked for, and has to end with its tokens known.
 
         Raises:
             EngineError: the engine needs an accelerator, or `engine_args` has an argument that rljax sets itself.
@@ -98,7 +101,10 @@ class VllmSettings:
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": LOADER,
             "disable_log_stats": True,
+            "stream_interval": 1,  # what a step has sampled comes with it, while its version and its experts are known
         }
+        if stepped:
+            ours["async_scheduling"] = False
         if on_cpu:
             # Where a prompt is cut, vLLM takes back the random number that was drawn for its first part, and a CPU's
             # generator cannot: the engine would die of it ("CPU Generator does not use offset").
@@ -124,9 +130,10 @@ class VllmSettings:
         return {**ours, **self.engine_args}
 
     def _check_connector(self) -> None:
-        brings = "sidecar.engine_args: kv_transfer_config may bring keys and values"
-        if "kv_transfer_config" not in self.engine_args:
+        given = [name for name in CONNECTORS if self.engine_args.get(name) is not None]
+        if not given:
             return
+        brings = f"sidecar.engine_args: {' and '.join(given)} may bring keys and values"
         if self.held:
             raise EngineError(
                 f"{brings} of another version; leave it out, or write another sidecar.update_policy than pin"

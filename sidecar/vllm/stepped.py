@@ -19,6 +19,7 @@ from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.batch import VllmBatch
+from sidecar.vllm.connectors import checked_config
 from sidecar.vllm.routes import record_routes
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
@@ -70,7 +71,6 @@ def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None =
         raise EngineError(
             f"{name}: sidecar.engine=vllm runs in one process on one device; for more set sidecar.engine=vllm_async"
         )
-    arguments = how.arguments(on_cpu=current_platform.is_cpu()) | {
-        "async_scheduling": False
-    }  # a step ends with its tokens known
-    return SteppedVllm(LLMEngine.from_engine_args(EngineArgs(**arguments)), how, name, trace)
+    arguments = how.arguments(on_cpu=current_platform.is_cpu(), stepped=True)
+    engine = LLMEngine.from_vllm_config(checked_config(EngineArgs(**arguments)), disable_log_stats=True)
+    return SteppedVllm(engine, how, name, trace)

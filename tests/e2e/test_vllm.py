@@ -100,6 +100,7 @@ def test_experts_are_trained_at_parity_where_they_were_chosen(tmp_path: Path, ca
     done = run(tmp_path / "run", cache, *STEPPED, *EXPERTS, "algorithm.router_replay=replay", "eval_steps=none")
     assert done.returncode == 0, done.stderr
     rows = [row for row in rows_of(tmp_path / "run") if row["step"]]
+    assert [row["router/routes_known"] for row in rows] == [1.0] * len(rows), "all that tokens were sampled from"
     assert max(row["router/routes_differing"] for row in rows) < 0.01, "rounding may decide between two"
     assert max(row["policy/approx_kl"] for row in rows) < 1e-6
     gaps = query(tmp_path / "run", "SELECT version, gap FROM versions WHERE gap IS NOT NULL ORDER BY version")

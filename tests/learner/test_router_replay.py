@@ -90,11 +90,29 @@ def test_an_engine_with_the_same_weights_has_sent_every_token_to_the_same_expert
 
 def test_unknown_experts_change_nothing_and_recorded_ones_are_compared_alone() -> None:
     plain = update("record", lambda t: None)
-    assert plain[2]["router/routes_differing"] == 0
+    assert np.isnan(plain[2]["router/routes_differing"]), "none were recorded, which is not agreement"
     for other in (update("replay", lambda t: None), update("replay", engines), update("record", all_to(0, 1))):
         assert other[0] == pytest.approx(plain[0], rel=1e-6)
         assert relative_error(other[1]["layers"]["router"], plain[1]["layers"]["router"]) < 1e-5
     assert other[2]["router/routes_differing"] > 0.2
+
+
+def test_choices_that_sampled_tokens_came_of_are_counted_where_engines_recorded_them() -> None:
+    """Of each trajectory the engine has lost one layer at the last token, which nothing was sampled from, and all at
+    the prompt's first; of one trajectory also what its last token was sampled from.
+    """
+
+    def lossy(trajectory: Any) -> np.ndarray:
+        kept = engines(trajectory).copy()
+        kept[-1, 0], kept[0] = -1, -1
+        kept[-2] = -1 if trajectory is TRAJECTORIES[0] else kept[-2]
+        return kept
+
+    shares = [update("replay", routes)[2]["router/routes_known"] for routes in (engines, lambda t: None)]
+    assert shares == [1.0, 0.0]
+    trained = sum(int(t.loss_mask.sum()) for t in TRAJECTORIES)
+    assert all(not t.loss_mask[1] and t.loss_mask[-1] for t in TRAJECTORIES)
+    assert update("replay", lossy)[2]["router/routes_known"] == pytest.approx(1 - 1 / trained, rel=1e-6)
 
 
 def test_replayed_experts_are_those_that_compute() -> None:

@@ -63,6 +63,23 @@ def test_the_log_of_the_learner_says_what_it_said_and_why_it_ended(tmp_path: Pat
     ]
 
 
+def test_a_run_that_has_no_routes_to_replay_says_so_whenever_it_begins(tmp_path: Path) -> None:
+    batch: Any = SimpleNamespace(groups=(), reused=(), step=0)
+    replays = replace(CONFIG, algorithm=replace(CONFIG.algorithm, router_replay="replay"))
+    with LearnerObservers(replays, tmp_path, MODEL, dict) as observers:
+        for step, known in enumerate((1.0, 0.004, 0.0, 0.5, 0.0), 1):
+            observers.step(step, {"router/routes_known": known}, batch)
+        observers.step(6, {}, batch)  # of demonstrations alone
+    said = (tmp_path / "logs" / "learner.log").read_text().splitlines()[1::2]
+    assert [line.partition(" of the choices")[0] for line in said] == [
+        "step 2: algorithm.router_replay=replay: engines recorded 0.40%",
+        "step 5: algorithm.router_replay=replay: engines recorded 0.00%",
+    ]
+    with LearnerObservers(CONFIG, tmp_path / "off", MODEL, dict) as observers:
+        observers.step(1, {"router/routes_known": 0.0}, batch)
+    assert not (tmp_path / "off" / "logs").exists(), "that is a run that only counts"
+
+
 def test_a_learner_that_was_replaced_writes_no_report_and_one_without_reports_none(tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -57,3 +57,13 @@ def test_experts_are_of_the_pass_that_samples():
     job.extend_routes(experts[[0, 0, 4]], 0)
     job.extend([1], [-0.5], 4)
     assert job.completion("stop").routes.ravel().tolist() == [1, 2, 4, -1]
+
+
+def test_a_job_keeps_its_own_experts_and_not_those_of_all_that_are_sampled_with_it():
+    """Eight passes give eight tokens of one request of a batch of 64."""
+    job = Job(GenerateRequest("a", np.asarray([7]), SamplingParams(max_new_tokens=8)), 0, None, None)
+    for step in range(8):
+        job.extend_routes(np.zeros((1, 64, 2, 3), np.int16)[:, 5], step)
+        job.extend([1], [-0.5], 3)
+    held = {id(array): array.nbytes for part in job.routes for array in (part, part.base) if array is not None}
+    assert sum(held.values()) == 8 * 2 * 3 * 2

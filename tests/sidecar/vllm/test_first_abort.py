@@ -54,8 +54,8 @@ class StandIn:
 
 
 def test_an_abort_of_the_very_first_request_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrent, "AsyncLLM", SimpleNamespace(from_engine_args=lambda arguments: StandIn()))
-    monkeypatch.setattr(concurrent, "AsyncEngineArgs", lambda **arguments: None)
+    monkeypatch.setattr(concurrent, "AsyncLLM", SimpleNamespace(from_vllm_config=lambda *_, **__: StandIn()))
+    monkeypatch.setattr(concurrent, "checked_config", lambda arguments: None)
     monkeypatch.setattr(concurrent, "sampled_logprobs", lambda logprobs: [])
     monkeypatch.setattr(Job, "sequence", lambda self: np.array([7], np.int32))
     engine = concurrent.ConcurrentVllm(VllmSettings(model="none", max_length=64, slots=4), "engine 0")

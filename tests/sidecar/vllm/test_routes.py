@@ -122,10 +122,18 @@ def test_an_update_in_the_middle_of_a_group_leaves_the_experts_of_what_was_sampl
     assert jobs[0].completion("length").versions.tolist() == [0, 1, 1]
 
 
-def test_keys_that_come_without_experts_are_refused() -> None:
-    brought: Any = {"kv_connector": "ExampleConnector"}
-    settings = VllmSettings("nowhere", 8, 1, record_routes=True, engine_args={"kv_transfer_config": brought})
-    with pytest.raises(EngineError, match=r"kv_transfer_config may bring keys and values without the experts"):
+@pytest.mark.parametrize(
+    "brought", [{"kv_transfer_config": {"kv_connector": "OffloadingConnector"}}, {"kv_offloading_size": 1.0}]
+)
+@pytest.mark.parametrize(
+    ("chosen", "missing"),
+    [({"record_routes": True}, "without the experts"), ({"held": 2, "rank": 4}, "of another version")],
+)
+def test_keys_that_come_without_experts_or_of_another_version_are_refused(
+    brought: dict[str, Any], chosen: dict[str, Any], missing: str
+) -> None:
+    settings = VllmSettings("nowhere", 8, 1, engine_args=brought, **chosen)
+    with pytest.raises(EngineError, match=f"{next(iter(brought))} may bring keys and values {missing}"):
         settings.arguments(on_cpu=True)
 
 

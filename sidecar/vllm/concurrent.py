@@ -148,7 +148,7 @@ class ConcurrentVllm:
 
     async def _open(self) -> AsyncLLM:
         arguments = AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu()))
-        logs = {"enable_log_requests": arguments.enable_log_requests, "disable_log_stats": True}
+        logs: dict[str, Any] = {"enable_log_requests": arguments.enable_log_requests, "disable_log_stats": True}
         engine = AsyncLLM.from_vllm_config(checked_config(arguments), **logs)
         # What vLLM asks its core once, before it registers the first request. Later nothing is awaited between the slot
         # that a request takes and its registration: no abort falls in between, and is lost on one unknown to vLLM.

@@ -279,7 +279,7 @@ def _check_on_cpu(engine: str, architecture: Architecture, held: int) -> None:
     if held and architecture.experts is not None:
         raise ConfigError(
             f"sidecar.update_policy=pin: sidecar.engine={engine} on a CPU holds no adapters of a model with "
-            "experts, for which vLLM needs Triton; write in_flight, drain or abort, or sidecar.engine=embedded"
+            "experts, for which vLLM needs Triton; write another, or sidecar.engine=embedded"
         )
 
 

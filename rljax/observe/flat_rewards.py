@@ -33,7 +33,7 @@ class FlatStreak:
 
     @property
     def steps(self) -> int:
-        """How many they are."""
+        """Number of them."""
         return self.last - self.first + 1
 
     def __str__(self) -> str:

@@ -211,7 +211,7 @@ class RunningBatch:
                 if end is not None:
                     count, stop, budgets[slot] = end, True, 0
             if decoded.routes is not None:
-                job.extend_routes(decoded.routes[: decoded.counts[slot], slot], len(job.sequence()) - 1)
+                job.extend_routes(decoded.routes[: decoded.counts[slot], slot], job.length - 1)
             job.extend(new[:count], logprobs[slot][:count], self._version(slot))
             self.tokens_sampled += count
             if budgets[slot] == 0:

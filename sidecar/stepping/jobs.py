@@ -38,6 +38,7 @@ class Job:
         done: whether the request has been answered.
         routes: experts of the first tokens of prompt and response, in order, each int16 ``[n, layers, picked]``: of
             the pass that sampled from them, whatever weights have read them again since. Empty where none are recorded.
+        routed: number of tokens that `routes` has the experts of.
         read: whether an engine has read its prompt before, with older weights.
     """
 
@@ -50,12 +51,18 @@ class Job:
     spans: list[tuple[int, int]] = field(default_factory=list)
     done: bool = False
     routes: list[np.ndarray] = field(default_factory=list)
+    routed: int = 0
     read: bool = False
 
     @property
     def budget(self) -> int:
         """Tokens that may still be sampled."""
         return self.request.sampling.max_new_tokens - len(self.tokens)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and those so far."""
+        return len(self.request.prompt_ids) + len(self.tokens)
 
     def sequence(self) -> np.ndarray:
         """Returns int32 ``[n]``: the prompt and the tokens so far."""
@@ -79,10 +86,12 @@ class Job:
         """
         if not (begin or self.tokens):
             self.routes.clear()
-        known = sum(map(len, self.routes))
+            self.routed = 0
+        known, end = self.routed, begin + len(routes)
         assert begin <= known, f"experts of the tokens from {begin} on, and those before {known} are known"
-        if begin + len(routes) > known:
+        if end > known:
             self.routes.append(routes[known - begin :].copy())  # a view would keep what all requests of a step recorded
+            self.routed = end
 
     def completion(self, reason: str, begin: int = 0) -> Completion:
         """Returns the completion with the tokens so far, without the first ``begin``."""
@@ -90,7 +99,7 @@ class Job:
         tokens, logprobs = np.asarray(self.tokens[begin:], np.int32), np.asarray(self.logprobs[begin:], np.float32)
         routes = None
         if self.routes and not begin:
-            routes = np.full((len(self.sequence()), *self.routes[0].shape[1:]), UNKNOWN_ROUTE, np.int16)
+            routes = np.full((self.length, *self.routes[0].shape[1:]), UNKNOWN_ROUTE, np.int16)
             read = np.concatenate(self.routes)[: len(routes) - 1]
             routes[: len(read)] = read
         return Completion(tokens, logprobs, versions, reason, routes)

@@ -38,7 +38,7 @@ def test_completion():
     job.extend([1, 2], [-0.5, -1.0], 3)
     job.extend([4], [-2.0], 5)
     assert job.sequence().tolist() == [7, 8, 1, 2, 4]
-    assert job.budget == 2
+    assert (job.length, job.budget) == (5, 2)
     completion = job.completion("length")
     assert completion.token_ids.tolist() == [1, 2, 4]
     assert completion.logprobs.tolist() == [-0.5, -1.0, -2.0]
@@ -67,3 +67,19 @@ def test_a_job_keeps_its_own_experts_and_not_those_of_all_that_are_sampled_with_
         job.extend([1], [-0.5], 3)
     held = {id(array): array.nbytes for part in job.routes for array in (part, part.base) if array is not None}
     assert sum(held.values()) == 8 * 2 * 3 * 2
+
+
+def test_the_experts_of_a_token_are_added_without_reading_those_before():
+    """Else a long answer takes its square."""
+
+    class Unread(list):
+        def __iter__(self):
+            raise AssertionError("what is known is read again")
+
+    job = Job(GenerateRequest("a", np.asarray([7]), SamplingParams(max_new_tokens=9)), 0, None, None)
+    job.routes = Unread()
+    for token in range(5):
+        job.extend_routes(np.full((1, 1, 1), token, np.int16), token)
+        job.extend([1], [-0.5], 3)
+    job.routes = job.routes[:]  # a plain list: a completion reads all of it
+    assert job.completion("stop").routes.ravel().tolist() == [0, 1, 2, 3, 4, -1]

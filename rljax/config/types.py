@@ -58,9 +58,13 @@ def hidden(module: str) -> str:
     return f"; {package} is a package of rljax: give your folder another name"
 
 
-@functools.cache
 def hints_of(kind: Any) -> Mapping[str, Any]:
-    """Returns the types of a dataclass's fields by name; typing would compile their texts at each call."""
+    """Returns the types of a dataclass's fields by name."""
+    return _hints_of(kind)
+
+
+@functools.cache  # typing would compile their texts at each call
+def _hints_of(kind: Any) -> Mapping[str, Any]:
     return types.MappingProxyType(typing.get_type_hints(kind))
 
 

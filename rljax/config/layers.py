@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from rljax.config.fields import ConfigError
 from rljax.config.keys import types_of
 from rljax.config.schema import Config
 from rljax.config.text import from_text
-from rljax.config.types import as_plain, element_of, plain
+from rljax.config.types import as_plain, element_of, hints_of, plain
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def _over(kind: Any, below: Any, values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     if dataclasses.is_dataclass(kind):
-        whole, hints = dict(below), typing.get_type_hints(kind)
+        whole, hints = dict(below), hints_of(kind)
         functions = {
             spec.name: spec.metadata["choice"].by for spec in dataclasses.fields(kind) if "choice" in spec.metadata
         }

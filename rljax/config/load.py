@@ -14,7 +14,6 @@ import inspect
 import json
 import re
 import traceback
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,7 +43,7 @@ from rljax.config.refusals import (
 from rljax.config.schema import Config
 from rljax.config.secrets import blanked
 from rljax.config.types import as_plain as as_plain
-from rljax.config.types import build, element_of
+from rljax.config.types import build, element_of, hints_of
 
 Source: TypeAlias = dict[str, Any] | Translation
 """Keys and values of a file; of one of ROLL or Trinity-RFT what became of them."""
@@ -274,7 +273,7 @@ def _refused(error: Exception) -> str:
     line = str(error).splitlines()[0] if str(error) else ""
     if made_up := _made_up(error, line):
         name, kind, prefix = made_up
-        return unknown_key(prefix + name, name, typing.get_type_hints(kind), prefix, None) + _where(error)
+        return unknown_key(prefix + name, name, hints_of(kind), prefix, None) + _where(error)
     return f"{type(error).__name__}: {line}{_where(error)}"
 
 
@@ -298,7 +297,7 @@ def _groups_by_name() -> dict[str, tuple[Any, str]]:
 
 def _groups(kind: Any, prefix: str) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yields the names of a dataclass of the schema and of those below it, each with what stands before its keys."""
-    for name, hint in typing.get_type_hints(kind).items():
+    for name, hint in hints_of(kind).items():
         element = element_of(hint)
         if dataclasses.is_dataclass(group := element or hint):
             yield from _groups(group, f"{prefix}{name}.{'NAME.' if element else ''}")

@@ -20,7 +20,7 @@ from rljax.config.refusals import REFUSED, refused_by
 from rljax.config.reward_models import RewardModelConfig
 from rljax.config.schema import Config, TasksetConfig
 from rljax.config.text import from_text
-from rljax.config.types import Unknown, as_plain, element_of
+from rljax.config.types import Unknown, as_plain, element_of, hints_of
 
 NEW_NAMES: dict[str, Any] = {
     "tasks.train.": TasksetConfig,
@@ -83,7 +83,7 @@ def _set(kind: Any, here: Any, dotted: str, depth: int, value: Any, unknown: Unk
     name, last, prefix = names[depth], depth == len(names) - 1, "".join(f"{n}." for n in names[:depth])
     choices: dict[str, Choice] = {}
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = hints_of(kind)
         if name not in hints:
             for near in difflib.get_close_matches(name, hints, 1):
                 if here.get(near) == "":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import sys
@@ -57,6 +58,16 @@ def hidden(module: str) -> str:
     return f"; {package} is a package of rljax: give your folder another name"
 
 
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """Returns the types of a dataclass's fields by name."""
+    return _hints_of(kind)
+
+
+@functools.cache  # typing would compile their texts at each call
+def _hints_of(kind: Any) -> Mapping[str, Any]:
+    return types.MappingProxyType(typing.get_type_hints(kind))
+
+
 def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> Any:
     """Builds a dataclass of plain values, whose types are checked.
 
@@ -83,7 +94,7 @@ def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, not
 
 def converted(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> dict[str, Any]:
     """Returns values of the types of a dataclass's fields; see `build`."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     settled = {spec.name for spec in dataclasses.fields(kind) if "choice" in spec.metadata}
     fields = {}
     for name, value in values.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from rljax.config.choice import Choice
 from rljax.config.fields import ConfigError, check_bounds
 from rljax.config.importers.translation import Row, values_of
 from rljax.config.schema import Config
-from rljax.config.types import convert, element_of
+from rljax.config.types import convert, element_of, hints_of
 
 
 def checked(key: str, value: Any, kind: Any = Config, below: int = 0) -> Any:
@@ -35,7 +34,7 @@ def checked(key: str, value: Any, kind: Any = Config, below: int = 0) -> Any:
                 raise ConfigError(f"{key}: unknown key")
             if "choice" in spec.metadata:
                 return value
-            hint, metadata = typing.get_type_hints(hint)[name], spec.metadata
+            hint, metadata = hints_of(hint)[name], spec.metadata
         else:
             hint = element_of(hint)
             if hint is None or hint is Any:
@@ -75,7 +74,7 @@ def group_of(key: str) -> tuple[Choice, Any, int] | None:
             return None
         if choice := fields[name].metadata.get("choice"):
             return choice, fields[choice.by].default, depth
-        hint = typing.get_type_hints(hint)[name]
+        hint = hints_of(hint)[name]
     return None
 
 

@@ -163,8 +163,10 @@ class Answer:
 
     def matches(self, path: Sequence[str]) -> str | None:
         """Returns what the ``*`` stands for if this is the rule of a path; else None."""
+        if self.path.count(".") != len(path) - 1:  # asked of each key for each rule
+            return None
         mine = self.path.split(".")
-        if len(mine) != len(path) or any(a not in ("*", b) for a, b in zip(mine, path, strict=True)):
+        if any(a not in ("*", b) for a, b in zip(mine, path, strict=True)):
             return None
         return next((b for a, b in zip(mine, path, strict=True) if a == "*"), "")
 

@@ -148,11 +148,13 @@ class Visit:
 
     Attributes:
         link: the connection; None where there is none now.
+        trouble: why nothing has answered yet, for messages; empty at first.
     """
 
     def __init__(self, coordinator: str, hello: Hello) -> None:
         """Takes HOST:PORT of host 0's, and what is to be said there."""
         self.link: Link | None = None
+        self.trouble = ""
         self._coordinator, self._hello = coordinator, hello
 
     def read(self, seconds: float) -> list[str]:
@@ -162,15 +164,17 @@ class Visit:
                 self.link = self._connect()
                 return []
             return list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
+            self.trouble = why_not_reached(error) if isinstance(error, OSError) else "it hung up without an answer"
             self.close()
             time.sleep(seconds)
         return []
 
     def _connect(self) -> Link:
-        machine, _, port = self._coordinator.rpartition(":")
-        link = Link(socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS), 0, machine)
+        sock = _connection(self._coordinator)
+        link = Link(sock, 0, self._coordinator.rpartition(":")[0])
         link.send(self._hello.line)
+        self.trouble = "it does not answer"
         return link
 
     def close(self) -> None:
@@ -178,6 +182,25 @@ class Visit:
         if self.link is not None:
             self.link.close()
             self.link = None
+
+
+def _connection(address: str) -> socket.socket:
+    machine, _, port = address.rpartition(":")
+    return socket.create_connection((machine.strip("[]"), int(port)), timeout=CONNECT_SECONDS)
+
+
+def why_not_reached(error: OSError) -> str:
+    """Returns what hinders a connection, for messages."""
+    return error.strerror or str(error)
+
+
+def trouble_at(address: str) -> str:
+    """Returns why nothing can connect to HOST:PORT from here; empty where something can."""
+    try:
+        _connection(address).close()
+    except OSError as error:
+        return why_not_reached(error)
+    return ""
 
 
 def serve_jax(heartbeat_timeout: float, number: int, local: bool, grace: float) -> tuple[Any, int]:

@@ -246,7 +246,8 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
         waited, deadline = "", time.monotonic() + WITHIN
         while "waits" not in waited and time.monotonic() < deadline:
             waited += capsys.readouterr().err
-        assert "learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:" in waited
+        waits = r"learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:\d+, \d s so far \(Connection refused\)\n"
+        assert re.search(waits, waited)
         assert ended(watched(f"{MET}time.sleep(1)", rank=0)) == End(0)
         assert ending.result() == End(0)
     trains = [line for line in capsys.readouterr().err.splitlines() if "trains" in line]
@@ -306,6 +307,29 @@ def test_who_replaces_a_host_that_was_lost_silently_is_let_in_at_the_next_start(
         until(lambda: again._met)
         again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+def test_supervisors_that_have_met_name_the_port_where_their_hosts_do_not(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "TELL", 0.3)
+    first, second = watched(LIVES, rank=0), watched(LIVES, rank=1)
+    first._port = closed = free_port()  # as behind a firewall
+    met = ["(the supervisors have met)", "(the supervisors have met; Connection refused)"]
+    at = f"at JAX's service 127.0.0.1:{closed}"
+    waits = [rf"host {rank} of 2 waits for the others {at}, \d+ s so far {re.escape(met[rank])}\n" for rank in (0, 1)]
+    printed: list[str] = []
+
+    def all_said() -> bool:
+        printed.append(capsys.readouterr().err)
+        return all(re.search(line, "".join(printed)) for line in waits)
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(both, first, second)
+        until(all_said)
+        second.stop(signal.SIGTERM)
+        ending.result()
+    assert all_said(), printed
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -27,6 +27,10 @@ WELCOME, REFUSED = "welcome", "refused"
 """Beginnings of the answer to who comes: the port of JAX's service; why one is not let in."""
 CONNECT_SECONDS = 2.0
 """Seconds in which host 0's machine must answer one try."""
+HELLO_SECONDS = 5 * CONNECT_SECONDS
+"""Seconds in which who comes has to say who it is."""
+LONGEST = 65536
+"""Most bytes of a line: more is none of a supervisor."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ class Link:
 
     def __init__(self, sock: socket.socket, rank: int | None = None, name: str = "") -> None:
         self.rank, self.name, self.sock = rank, name, sock
+        self._since = time.monotonic()
         self._rest = b""
         sock.setblocking(False)
+
+    def stays_silent(self, now: float) -> bool:
+        """Returns whether the other end has not said in time who it is; ``now`` is of the monotonic clock."""
+        return self.rank is None and now - self._since > HELLO_SECONDS
 
     def send(self, line: str) -> None:
         """Sends a line, without waiting: who does not read any more is found out by its silence."""
@@ -92,7 +101,7 @@ class Link:
         """Yields the lines that have come.
 
         Raises:
-            EOFError: the other end is closed.
+            EOFError: the other end is closed, or sends no lines.
         """
         try:
             found = self.sock.recv(65536)
@@ -103,6 +112,8 @@ class Link:
         if not found:
             raise EOFError("the other end is closed")
         *lines, self._rest = (self._rest + found).split(b"\n")
+        if max(map(len, (*lines, self._rest))) > LONGEST:
+            raise EOFError("a line is too long")
         yield from (line.decode(errors="replace") for line in lines)
 
     def close(self) -> None:

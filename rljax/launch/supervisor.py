@@ -223,6 +223,8 @@ class Supervisor:
             self._end = End(max((self._signs.ended[host.rank] for host in self.hosts), default=0))
         now = time.monotonic()
         self._make_good(now)
+        for link in [one for one in self._links if one.stays_silent(now)]:
+            self._part(link)
         self._tell_of_others(now)
         if self._end is None and self.stopping and not self._met:
             self._stop_before_all_met()

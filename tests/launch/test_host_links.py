@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rljax.launch.host_links import Hello, Visit
+from rljax.launch.host_links import LONGEST, Hello, Link, Visit
 from rljax.launch.host_news import say_where_jax_is_not_reached, warn_where_host_0_is_elsewhere
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
@@ -64,3 +65,19 @@ def test_host_0_on_another_machine_than_the_coordinator_is_told(capsys: pytest.C
     warn_where_host_0_is_elsewhere("192.0.2.1:8476")
     here = f"host 0 is on {socket.gethostname()}, and 192.0.2.1 is another machine"
     assert f"learner.hosts.coordinator=192.0.2.1:8476: {here}" in capsys.readouterr().err
+
+
+def test_a_line_has_a_bound() -> None:
+    here, there = socket.socketpair()
+    with there:
+        link = Link(here)
+        longest = b"x" * LONGEST
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(there.sendall, longest + b"\n" + longest + b"xx")
+            lines: list[str] = []
+            until(lambda: bool(lines.extend(link.read()) or lines))
+            assert lines == [longest.decode()]
+            with pytest.raises(EOFError, match="too long"):
+                until(lambda: bool(list(link.read())))
+            sent.result()
+        link.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -356,6 +357,26 @@ def test_who_comes_while_all_end_comes_to_the_next_start(watched: Callable[..., 
         until(lambda: again._met)
         again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+@pytest.mark.parametrize("said", [b"", b"x" * (host_links.LONGEST + 1)], ids=["silent", "endless"])
+def test_who_does_not_say_who_it_is_is_let_go(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """As a scanner of ports, of which descriptors and memory would be held for as long as the run lasts."""
+    if not said:
+        monkeypatch.setattr(host_links, "HELLO_SECONDS", 0.5)
+    first = watched(LIVES, rank=0)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(ended, first)
+        with socket.create_connection(("127.0.0.1", first._door.sock.getsockname()[1]), WITHIN) as sock:
+            sock.sendall(said)
+            with contextlib.suppress(ConnectionResetError):  # it has not read all
+                assert sock.recv(1) == b""
+        until(lambda: not first._links)
+        assert first._links == []
+        first.stop(signal.SIGINT)
+        assert ending.result() == End(130)
 
 
 def test_the_port_of_jax_is_held_until_jax_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from typing import Protocol
 
 from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
+from rljax.launch.host_news import say
 from rljax.launch.host_places import free_port, place_of, share_of_processors
 from rljax.launch.host_process import Place
-from rljax.launch.supervisor import End, Supervisor, say
+from rljax.launch.supervisor import End, Supervisor
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import first_line, printable
 

@@ -27,6 +27,10 @@ WELCOME, REFUSED = "welcome", "refused"
 """Beginnings of the answer to who comes: the port of JAX's service; why one is not let in."""
 CONNECT_SECONDS = 2.0
 """Seconds in which host 0's machine must answer one try."""
+HELLO_SECONDS = 5 * CONNECT_SECONDS
+"""Seconds in which who comes has to say who it is."""
+LONGEST = 65536
+"""Most bytes of a line: more is none of a supervisor."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ class Link:
 
     def __init__(self, sock: socket.socket, rank: int | None = None, name: str = "") -> None:
         self.rank, self.name, self.sock = rank, name, sock
+        self._since = time.monotonic()
         self._rest = b""
         sock.setblocking(False)
+
+    def stays_silent(self, now: float) -> bool:
+        """Returns whether the other end has not said in time who it is; ``now`` is of the monotonic clock."""
+        return self.rank is None and now - self._since > HELLO_SECONDS
 
     def send(self, line: str) -> None:
         """Sends a line, without waiting: who does not read any more is found out by its silence."""
@@ -92,7 +101,7 @@ class Link:
         """Yields the lines that have come.
 
         Raises:
-            EOFError: the other end is closed.
+            EOFError: the other end is closed, or sends no lines.
         """
         try:
             found = self.sock.recv(65536)
@@ -103,6 +112,8 @@ class Link:
         if not found:
             raise EOFError("the other end is closed")
         *lines, self._rest = (self._rest + found).split(b"\n")
+        if max(map(len, (*lines, self._rest))) > LONGEST:
+            raise EOFError("a line is too long")
         yield from (line.decode(errors="replace") for line in lines)
 
     def close(self) -> None:
@@ -148,11 +159,13 @@ class Visit:
 
     Attributes:
         link: the connection; None where there is none now.
+        trouble: why nothing has answered yet, for messages; empty at first.
     """
 
     def __init__(self, coordinator: str, hello: Hello) -> None:
         """Takes HOST:PORT of host 0's, and what is to be said there."""
         self.link: Link | None = None
+        self.trouble = ""
         self._coordinator, self._hello = coordinator, hello
 
     def read(self, seconds: float) -> list[str]:
@@ -162,15 +175,17 @@ class Visit:
                 self.link = self._connect()
                 return []
             return list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
+            self.trouble = why_not_reached(error) if isinstance(error, OSError) else "it hung up without an answer"
             self.close()
             time.sleep(seconds)
         return []
 
     def _connect(self) -> Link:
-        machine, _, port = self._coordinator.rpartition(":")
-        link = Link(socket.create_connection((machine, int(port)), timeout=CONNECT_SECONDS), 0, machine)
+        sock = _connection(self._coordinator)
+        link = Link(sock, 0, self._coordinator.rpartition(":")[0])
         link.send(self._hello.line)
+        self.trouble = "it does not answer"
         return link
 
     def close(self) -> None:
@@ -178,6 +193,25 @@ class Visit:
         if self.link is not None:
             self.link.close()
             self.link = None
+
+
+def _connection(address: str) -> socket.socket:
+    machine, _, port = address.rpartition(":")
+    return socket.create_connection((machine.strip("[]"), int(port)), timeout=CONNECT_SECONDS)
+
+
+def why_not_reached(error: OSError) -> str:
+    """Returns what hinders a connection, for messages."""
+    return error.strerror or str(error)
+
+
+def trouble_at(address: str) -> str:
+    """Returns why nothing can connect to HOST:PORT from here; empty where something can."""
+    try:
+        _connection(address).close()
+    except OSError as error:
+        return why_not_reached(error)
+    return ""
 
 
 def serve_jax(heartbeat_timeout: float, number: int, local: bool, grace: float) -> tuple[Any, int]:

@@ -10,7 +10,6 @@ import contextlib
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from rljax.config.schema import Config
 from rljax.interrupts import HARD_END, HOST_LOST
 from rljax.interrupts import REFUSED as CONFIG_REFUSED
 from rljax.launch.host_links import BEAT, END, ENDED, REFUSED, WELCOME, Door, Hello, Link, Visit, serve_jax
+from rljax.launch.host_news import say, say_that_it_waits, say_where_jax_is_not_reached, warn_where_host_0_is_elsewhere
 from rljax.launch.host_process import HostProcess, Place, how_it_ended
 from rljax.launch.host_signs import Signs
 from rljax.pipeline.run_dir import RunDir
-from sidecar.errors import printable
 from sidecar.workers import pulse
 
 LOOK = 0.2
@@ -99,19 +98,23 @@ class Supervisor:
         self._end: End | None = None
         self._selector = selectors.DefaultSelector()
         self._looked = self._began = self._told = time.monotonic()
-        self._here, self._met = not linked, False
+        self._here, self._met, self._trouble = not linked, False, ""
         silence, number = config.learner.hosts.heartbeat_timeout, self._place.number
         self._service: Any
         self._service, self._port = serve_jax(silence, number, local, GRACE) if leads else (None, 0)
         if self._door is not None:
             self._watch(self._door.sock, self._let_in)
+            warn_where_host_0_is_elsewhere(self._place.coordinator)
         if leads:
             self._start()
 
+    @property
+    def _jax(self) -> str:
+        return f"{self._machine}:{self._port}"
+
     def _start(self) -> None:
-        service = f"{self._machine}:{self._port}"
         for place in self._places:
-            host = HostProcess(self._config, place, service, self._environment)
+            host = HostProcess(self._config, place, self._jax, self._environment)
             self.hosts.append(host)
             self._signs.seen[host.rank] = time.monotonic()
             self._watch(host.pulses.descriptor, partial(self._hear, host))
@@ -170,11 +173,12 @@ class Supervisor:
                 self._stop_before_all_met()
             elif now - self._began > min(self._wait_timeout, MEET):
                 place, waited = self._place, f"{min(self._wait_timeout, MEET):g} s"
-                said = f"host {place.rank} of {place.number} did not meet host 0 within {waited}"
+                said = f"host {place.rank} of {place.number} did not meet host 0 within {waited} ({visit.trouble})"
                 self._lose(f"learner.hosts.coordinator={place.coordinator}: {said}; give it the same coordinator")
             else:
                 for line in visit.read(LOOK):
                     self._take_answer(visit, line)
+                self._trouble = self._trouble if self.hosts else visit.trouble
         if self._end is not None:
             visit.close()
 
@@ -193,6 +197,7 @@ class Supervisor:
             self._greet(visit.link)
             self._watch(visit.link.sock, partial(self._listen, visit.link))
             self._start()
+            self._trouble = say_where_jax_is_not_reached(self._place, self._jax)
 
     def _stop_before_all_met(self) -> None:
         """Ends all: a host that waits for others in JAX hears of no signal, and there is nothing to save."""
@@ -218,6 +223,8 @@ class Supervisor:
             self._end = End(max((self._signs.ended[host.rank] for host in self.hosts), default=0))
         now = time.monotonic()
         self._make_good(now)
+        for link in [one for one in self._links if one.stays_silent(now)]:
+            self._part(link)
         self._tell_of_others(now)
         if self._end is None and self.stopping and not self._met:
             self._stop_before_all_met()
@@ -228,19 +235,14 @@ class Supervisor:
             self._lose(why)
 
     def _tell_of_others(self, now: float) -> None:
-        """Says from time to time that hosts of other machines are waited for."""
+        """Says from time to time that hosts of other machines are waited for, and what hinders them."""
         if self._here or now - self._told < TELL:
             return
         self._told, place = now, self._place
-        missing = [rank for rank in range(place.number) if rank not in self._signs.seen]
-        if place.rank:
-            whom = "the others" if self.hosts else "host 0"
-        elif missing:
-            whom = f"host {', '.join(map(str, missing))}"
-        else:
-            return
-        waits = f"host {place.rank} of {place.number} waits for {whom}"
-        say(f"learner.hosts: {waits} at {place.coordinator}, {now - self._began:.0f} s so far")
+        missing = [rank for rank in range(place.number) if rank not in self._signs.seen] if place.rank == 0 else []
+        if place.rank or missing or not self._met:
+            service = self._jax if self.hosts and not missing else ""
+            say_that_it_waits(place, missing, service, self._trouble, now - self._began)
 
     def _make_good(self, now: float) -> None:
         """Counts against nobody the time in which this process stood still itself, as its whole machine may have."""
@@ -384,11 +386,6 @@ class Supervisor:
     def _forget(self, what: object) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(what)  # type: ignore[arg-type]
-
-
-def say(line: str) -> None:
-    """Prints what the program has to say of its hosts."""
-    print(printable(f"rljax: {line}"), file=sys.stderr, flush=True)
 
 
 def _is_loopback(machine: str) -> bool:

@@ -138,6 +138,7 @@ def test_a_host_whose_others_never_come_says_so(tmp_path: Path, cache: Path) -> 
     assert alone.end() == HOST_LOST, alone.printed
     first, *_ = [line for line in alone.printed.splitlines() if line.startswith("rljax:") and "waits" not in line]
     assert "host 0 of 2 did not meet the others within 12 s; start all of them with the same coordinator" in first
+    assert "and let all reach JAX's service 127.0.0.1:" in first
     *_, last = [line for line in alone.printed.splitlines() if line.startswith("rljax:")]
     assert last == first + GOES_ON
     assert "Check failure stack trace" not in alone.printed

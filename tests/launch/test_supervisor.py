@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -246,7 +247,8 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
         waited, deadline = "", time.monotonic() + WITHIN
         while "waits" not in waited and time.monotonic() < deadline:
             waited += capsys.readouterr().err
-        assert "learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:" in waited
+        waits = r"learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:\d+, \d s so far \(Connection refused\)\n"
+        assert re.search(waits, waited)
         assert ended(watched(f"{MET}time.sleep(1)", rank=0)) == End(0)
         assert ending.result() == End(0)
     trains = [line for line in capsys.readouterr().err.splitlines() if "trains" in line]
@@ -308,6 +310,29 @@ def test_who_replaces_a_host_that_was_lost_silently_is_let_in_at_the_next_start(
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
 
 
+def test_supervisors_that_have_met_name_the_port_where_their_hosts_do_not(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "TELL", 0.3)
+    first, second = watched(LIVES, rank=0), watched(LIVES, rank=1)
+    first._port = closed = free_port()  # as behind a firewall
+    met = ["(the supervisors have met)", "(the supervisors have met; Connection refused)"]
+    at = f"at JAX's service 127.0.0.1:{closed}"
+    waits = [rf"host {rank} of 2 waits for the others {at}, \d+ s so far {re.escape(met[rank])}\n" for rank in (0, 1)]
+    printed: list[str] = []
+
+    def all_said() -> bool:
+        printed.append(capsys.readouterr().err)
+        return all(re.search(line, "".join(printed)) for line in waits)
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(both, first, second)
+        until(all_said)
+        second.stop(signal.SIGTERM)
+        ending.result()
+    assert all_said(), printed
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_waits_for_the_others_ends_by_a_signal(
     watched: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str], rank: int
@@ -332,6 +357,26 @@ def test_who_comes_while_all_end_comes_to_the_next_start(watched: Callable[..., 
         until(lambda: again._met)
         again.hosts[0].kill()
         assert [one.result().lost for one in ending] == [f"host 1 ({os.uname().nodename}) was ended by SIGKILL"] * 2
+
+
+@pytest.mark.parametrize("said", [b"", b"x" * (host_links.LONGEST + 1)], ids=["silent", "endless"])
+def test_who_does_not_say_who_it_is_is_let_go(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """As a scanner of ports, of which descriptors and memory would be held for as long as the run lasts."""
+    if not said:
+        monkeypatch.setattr(host_links, "HELLO_SECONDS", 0.5)
+    first = watched(LIVES, rank=0)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(ended, first)
+        with socket.create_connection(("127.0.0.1", first._door.sock.getsockname()[1]), WITHIN) as sock:
+            sock.sendall(said)
+            with contextlib.suppress(ConnectionResetError):  # it has not read all
+                assert sock.recv(1) == b""
+        until(lambda: not first._links)
+        assert first._links == []
+        first.stop(signal.SIGINT)
+        assert ending.result() == End(130)
 
 
 def test_the_port_of_jax_is_held_until_jax_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import sidecar
 from rljax.config.schema import AlgorithmConfig, Config, HostsConfig, LearnerConfig, MeshConfig
 from rljax.pipeline.assemble import hosts
 from rljax.pipeline.assemble.hosts import identity
+from tests.e2e.program import free_port
 
 
 def config(**hosts: object) -> Config:
@@ -126,3 +127,26 @@ def test_what_libraries_print_goes_to_a_log_and_all_else_where_it_went(tmp_path:
     assert ended.stdout == "of Python\n"
     assert "an error of one\n" in ended.stderr
     assert (tmp_path / "logs" / "host-3-libraries.log").read_text() == "of a library\n"
+
+
+UNREACHED = """
+from rljax.config.schema import Config, HostsConfig, LearnerConfig, MeshConfig
+from rljax.learner.hosts import HostLost
+from rljax.pipeline.assemble.hosts import initialise
+hosts = HostsConfig(number=2, rank=1, coordinator="first:8476")
+learner = LearnerConfig(mesh=MeshConfig(fsdp=4), hosts=hosts)
+try:
+    initialise(Config(mode="evaluate", learner=learner, wait_timeout=1), {!r})
+except HostLost as lost:
+    print(lost, flush=True)
+import os
+os._exit(0)  # JAX has more to say
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_is_let_in_and_does_not_reach_jax_names_its_port() -> None:
+    service = f"127.0.0.1:{free_port()}"
+    done = subprocess.run([sys.executable, "-c", UNREACHED.format(service)], capture_output=True, text=True, check=True)
+    said = "learner.hosts.coordinator=first:8476: host 1 of 2 did not meet the others within 1 s, though its supervisor"
+    assert done.stdout.startswith(f"{said} has met host 0's: let all reach JAX's service {service}, ")

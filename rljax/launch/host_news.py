@@ -1,0 +1,71 @@
+"""Prints what is to be said of hosts: above all what hinders them as long as they have not met."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rljax.launch.host_links import trouble_at
+from rljax.launch.host_process import Place
+from sidecar.errors import printable
+
+
+def say(line: str) -> None:
+    """Prints what the program has to say of its hosts."""
+    print(printable(f"rljax: {line}"), file=sys.stderr, flush=True)
+
+
+def say_that_it_waits(place: Place, missing: Sequence[int], service: str, trouble: str, seconds: float) -> None:
+    """Prints whom a host waits for.
+
+    Args:
+        place: of the host.
+        missing: ranks of those whose supervisors have not come to host 0's; there alone that is known.
+        service: HOST:PORT of JAX's, where the hosts meet whose supervisors have met; empty before they have.
+        trouble: what hinders it, where that is known.
+        seconds: that it has waited.
+    """
+    whom, where, known = "the others", f"JAX's service {service}", "the supervisors have met"
+    if not service:
+        whom, where, known = f"host {', '.join(map(str, missing)) or 0}", place.coordinator, ""
+    why = "; ".join(filter(None, (known, trouble)))
+    waits = f"host {place.rank} of {place.number} waits for {whom} at {where}, {seconds:.0f} s so far"
+    say(f"learner.hosts: {waits}{why and f' ({why})'}")
+
+
+def say_where_jax_is_not_reached(place: Place, service: str) -> str:
+    """Prints that a host cannot reach JAX's service, if so; returns why, or nothing."""
+    if trouble := trouble_at(service):
+        why = f"cannot reach JAX's service {service} ({trouble}), though the supervisors have met"
+        say(f"learner.hosts: host {place.rank} of {place.number} {why}: open all ports there to it")
+    return trouble
+
+
+def warn_where_host_0_is_elsewhere(coordinator: str) -> None:
+    """Prints that the others look for host 0 on another machine than this, on which it is, if so."""
+    machine = coordinator.rpartition(":")[0]
+    if is_elsewhere(machine):
+        here = f"host 0 is on {socket.gethostname()}, and {machine} is another machine"
+        say(f"learner.hosts.coordinator={coordinator}: {here}, unless that leads here; write host 0's, for all hosts")
+
+
+def is_elsewhere(machine: str) -> bool:
+    """Returns whether a name is surely that of another machine: it has addresses, and none is one of this machine's."""
+    try:
+        found = socket.getaddrinfo(machine.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(_is_foreign(family, address) for family, _, _, _, address in found)
+
+
+def _is_foreign(family: int, address: Any) -> bool:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as own:
+        try:
+            own.bind(address)
+        except OSError as error:
+            return error.errno == errno.EADDRNOTAVAIL
+    return False

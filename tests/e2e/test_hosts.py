@@ -86,6 +86,21 @@ def test_two_hosts_then_four_and_then_one_train_what_one_process_does(tmp_path: 
     assert_same_weights(tmp_path / "run", tmp_path / "one")
 
 
+def test_hosts_that_the_environment_tells_apart(tmp_path: Path, cache: Path) -> None:
+    """By what torchrun sets, with host 0 told that it is at localhost: the other comes to it by the machine's name."""
+    port = free_port() - 1
+    few = (*FEW, "learner.hosts.number=2", "learner.hosts.start=environment", "max_steps=2", "save_steps=2")
+    hosts = []
+    for rank, address in enumerate(("localhost", socket.gethostname())):
+        variables = {"RANK": f"{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": f"{port}"}
+        hosts.append(Started(tmp_path / "run", cache, *few, **variables, **devices_of_each(2)))
+    end(hosts)
+    for rank, host in enumerate(hosts):
+        said = f"learner.hosts: host {rank} of 2, as torchrun says; coordinator {socket.gethostname()}:{port + 1}"
+        assert said in host.printed
+    assert_balanced(tmp_path / "run", groups=8)
+
+
 def test_kl_in_the_reward_and_a_critic(tmp_path: Path, cache: Path) -> None:
     """What is computed on the devices of both and read on the host: scores of the reference, and values."""
     kl = ("algorithm.kl.where=reward", "algorithm.kl.coef=0.1", "algorithm.adv_estimator=gae")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from program import Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
+from program import ROOT, Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
 
 from bench.cable import ADDRESSES, Cable, two_machines
+from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.interrupts import HOST_LOST
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.checksums import read_arrays
+from rljax.models.tiny import make_tiny
 
 DEVICES = 4
 GOES_ON = ": all hosts end; the same command goes on from the last checkpoint"
@@ -127,6 +130,49 @@ def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> 
         assert "host 1" in line
         assert "its config.learner.optimizer.beta1 is another than that of host 0" in line
     assert not (tmp_path / "run").exists()
+
+
+OWN = """
+def loss(inputs):
+    return -inputs.ratio * inputs.advantages, {}
+"""
+
+
+def test_a_host_with_another_file_of_the_users_own_loss_is_one_line(tmp_path: Path, cache: Path) -> None:
+    """A shared config names it, and each machine has its own state of it."""
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    own = ("algorithm.pg_variant=their_own:loss", "algorithm.allow_uncorrected=true")
+    hosts = []
+    for rank, text in enumerate((OWN, OWN.replace("-inputs", "-2 * inputs"))):
+        (machine := tmp_path / f"machine-{rank}").mkdir()
+        (machine / "their_own.py").write_text(text)
+        given = (*FEW, *number, *own, f"learner.hosts.rank={rank}")
+        path = os.pathsep.join([str(machine), str(ROOT)])
+        hosts.append(Started(tmp_path / "run", cache, *given, PYTHONPATH=path, **devices_of_each(2)))
+    for host in hosts:
+        assert host.end() == 1, host.printed
+        line = warn_once(host.printed)
+        assert "host 1" in line
+        assert "its file of algorithm.pg_variant=their_own:loss is another than that of host 0" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_with_another_tokenizer_is_one_line(tmp_path: Path, cache: Path) -> None:
+    """The model is at the same path on both machines, and that of one numbers its tokens otherwise."""
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    hosts = []
+    for rank, characters in enumerate(("0123456789", "0123456798")):
+        tiny = TinyConfig(hidden_size=32, intermediate_size=64, num_layers=1, characters=characters)
+        make_tiny(ModelConfig(tiny=tiny), 0, (machine := tmp_path / f"machine-{rank}") / "model")
+        keys = (*FEW, *number, f"learner.hosts.rank={rank}", "model.path=./model", "max_steps=2")
+        within = ("env", "-C", str(machine))
+        hosts.append(Started(tmp_path / "run", cache, *keys, within=within, **devices_of_each(2)))
+    for host in hosts:
+        assert host.end() == 1, host.printed
+        *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]
+        assert "host 1" in line
+        assert "its model is another than that of host 0" in line
+    assert steps_trained(tmp_path / "run") == 0
 
 
 def test_a_host_with_a_directory_of_its_own_is_one_line(

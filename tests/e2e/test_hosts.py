@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -27,15 +28,19 @@ GOES_ON = ": all hosts end; the same command goes on from the last checkpoint"
 FEW = ("mode=both", f"learner.mesh.fsdp={DEVICES}", "observe.report=false", "eval_steps=none")
 
 
-def start(run_dir: Path, cache: Path, number: int, *overrides: str) -> list[Started]:
-    """Starts so many hosts, which share the devices."""
+def start(run_dir: Path, cache: Path, number: int, *overrides: str, halt: str = "") -> list[Started]:
+    """Starts so many hosts, which share the devices; the third halts at the failpoint, if any is named."""
     coordinator = f"learner.hosts.coordinator=127.0.0.1:{free_port()}"
     flags = devices_of_each(number)
     if number == 1:
         return [Started(run_dir, cache, *FEW, *overrides, **flags)]
     hosts = (f"learner.hosts.number={number}", coordinator, "learner.hosts.heartbeat_timeout=10")
     ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
-    return [Started(run_dir, cache, *FEW, *hosts, rank, *overrides, **flags) for rank in ranks]
+    strikes = ["", "", halt, ""]
+    return [
+        Started(run_dir, cache, *FEW, *hosts, rank, *overrides, failpoint=strike, **flags)
+        for rank, strike in zip(ranks, strikes, strict=False)
+    ]
 
 
 def devices_of_each(number: int) -> dict[str, str]:
@@ -63,30 +68,55 @@ def assert_same_weights(run_dir: Path, other: Path, within: float = 1e-6) -> Non
         np.testing.assert_allclose(array, theirs[name], rtol=0, atol=within)
 
 
-def test_two_hosts_then_four_and_then_one_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
-    """Host 1 is asked to stop on the way; host 0 saves with it, both end, and four hosts go on. They are asked too, and
-    one process ends the run over another mesh.
+def test_four_hosts_then_two_and_then_one_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
+    """Host 2 halts for a while, which host 0 sees. Host 1 is asked to stop on the way; host 0 saves with it, all end,
+    and two hosts go on. They are asked too, and one process ends the run over another mesh.
     """
     end(start(tmp_path / "one", cache, 1))
-    two = start(tmp_path / "run", cache, 2)
-    two[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
-    assert two[1].end(signal.SIGTERM) == 0, two[1].printed
-    end(two)
-    assert "host 1" in two[0].printed
-    assert "stopped after a checkpoint" in two[0].printed
-    for rank, host in enumerate(two):
+    four = start(tmp_path / "run", cache, 4, halt="agree:2=SIGSTOP")
+    halts_for_a_while(four[2])
+    four[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
+    assert four[1].end(signal.SIGTERM) == 0, four[1].printed
+    end(four)
+    assert "host 1" in four[0].printed
+    assert "stopped after a checkpoint" in four[0].printed
+    for rank, host in enumerate(four):
         assert "Gloo" not in host.printed
         assert "[Gloo] Rank" in (tmp_path / "run" / "logs" / f"host-{rank}-libraries.log").read_text()
-    four = start(tmp_path / "run", cache, 4)
-    four[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
-    assert four[0].end(signal.SIGTERM) == 0, four[0].printed
-    end(four)
+    first, second, *_ = metrics_of_hosts(tmp_path / "run")
+    for row in (first, second):
+        assert 0 <= row["hosts/wait"] <= row["hosts/agree"] <= row["time/train"]
+    assert second["hosts/wait"] > 0
+    assert second["hosts/slowest"] == 2
+    two = start(tmp_path / "run", cache, 2)
+    two[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
+    assert two[0].end(signal.SIGTERM) == 0, two[0].printed
+    end(two)
     another = ("mode=both", "learner.mesh.fsdp=2", "learner.mesh.data=2", *FEW[2:])
     end([Started(tmp_path / "run", cache, *another, **devices_of_each(1))])
 
     assert_balanced(tmp_path / "run", groups=24)
     assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")
     assert_same_weights(tmp_path / "run", tmp_path / "one")
+
+
+def halts_for_a_while(host: Started) -> None:
+    """Waits until a host has halted itself, and has it go on after seconds in which the others come to wait for it."""
+
+    def halted() -> list[psutil.Process]:
+        processes = psutil.Process(host.process.pid).children()
+        return [process for process in processes if process.status() == psutil.STATUS_STOPPED]
+
+    host.until(lambda: bool(halted()), "its halt")
+    time.sleep(3)  # less than its heartbeat_timeout
+    for process in halted():
+        process.resume()
+
+
+def metrics_of_hosts(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of a run whose steps several hosts have trained."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "hosts/slowest" in row]
 
 
 def test_hosts_that_the_environment_tells_apart(tmp_path: Path, cache: Path) -> None:

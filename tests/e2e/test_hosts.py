@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import socket
 import time
@@ -12,27 +14,33 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from program import Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
+from program import ROOT, Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
 
 from bench.cable import ADDRESSES, Cable, two_machines
+from rljax.config.schema import ModelConfig, TinyConfig
 from rljax.interrupts import HOST_LOST
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.checksums import read_arrays
+from rljax.models.tiny import make_tiny
 
 DEVICES = 4
 GOES_ON = ": all hosts end; the same command goes on from the last checkpoint"
 FEW = ("mode=both", f"learner.mesh.fsdp={DEVICES}", "observe.report=false", "eval_steps=none")
 
 
-def start(run_dir: Path, cache: Path, number: int, *overrides: str) -> list[Started]:
-    """Starts so many hosts, which share the devices."""
+def start(run_dir: Path, cache: Path, number: int, *overrides: str, halt: str = "") -> list[Started]:
+    """Starts so many hosts, which share the devices; the third halts at the failpoint, if any is named."""
     coordinator = f"learner.hosts.coordinator=127.0.0.1:{free_port()}"
     flags = devices_of_each(number)
     if number == 1:
         return [Started(run_dir, cache, *FEW, *overrides, **flags)]
     hosts = (f"learner.hosts.number={number}", coordinator, "learner.hosts.heartbeat_timeout=10")
     ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
-    return [Started(run_dir, cache, *FEW, *hosts, rank, *overrides, **flags) for rank in ranks]
+    strikes = ["", "", halt, ""]
+    return [
+        Started(run_dir, cache, *FEW, *hosts, rank, *overrides, failpoint=strike, **flags)
+        for rank, strike in zip(ranks, strikes, strict=False)
+    ]
 
 
 def devices_of_each(number: int) -> dict[str, str]:
@@ -60,30 +68,70 @@ def assert_same_weights(run_dir: Path, other: Path, within: float = 1e-6) -> Non
         np.testing.assert_allclose(array, theirs[name], rtol=0, atol=within)
 
 
-def test_two_hosts_then_four_and_then_one_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
-    """Host 1 is asked to stop on the way; host 0 saves with it, both end, and four hosts go on. They are asked too, and
-    one process ends the run over another mesh.
+def test_four_hosts_then_two_and_then_one_train_what_one_process_does(tmp_path: Path, cache: Path) -> None:
+    """Host 2 halts for a while, which host 0 sees. Host 1 is asked to stop on the way; host 0 saves with it, all end,
+    and two hosts go on. They are asked too, and one process ends the run over another mesh.
     """
     end(start(tmp_path / "one", cache, 1))
-    two = start(tmp_path / "run", cache, 2)
-    two[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
-    assert two[1].end(signal.SIGTERM) == 0, two[1].printed
-    end(two)
-    assert "host 1" in two[0].printed
-    assert "stopped after a checkpoint" in two[0].printed
-    for rank, host in enumerate(two):
+    four = start(tmp_path / "run", cache, 4, halt="agree:2=SIGSTOP")
+    halts_for_a_while(four[2])
+    four[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
+    assert four[1].end(signal.SIGTERM) == 0, four[1].printed
+    end(four)
+    assert "host 1" in four[0].printed
+    assert "stopped after a checkpoint" in four[0].printed
+    for rank, host in enumerate(four):
         assert "Gloo" not in host.printed
         assert "[Gloo] Rank" in (tmp_path / "run" / "logs" / f"host-{rank}-libraries.log").read_text()
-    four = start(tmp_path / "run", cache, 4)
-    four[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
-    assert four[0].end(signal.SIGTERM) == 0, four[0].printed
-    end(four)
+    first, second, *_ = metrics_of_hosts(tmp_path / "run")
+    for row in (first, second):
+        assert 0 <= row["hosts/wait"] <= row["hosts/agree"] <= row["time/train"]
+    assert second["hosts/wait"] > 0
+    assert second["hosts/slowest"] == 2
+    two = start(tmp_path / "run", cache, 2)
+    two[0].until(lambda: steps_trained(tmp_path / "run") >= 4, "two steps more")
+    assert two[0].end(signal.SIGTERM) == 0, two[0].printed
+    end(two)
     another = ("mode=both", "learner.mesh.fsdp=2", "learner.mesh.data=2", *FEW[2:])
     end([Started(tmp_path / "run", cache, *another, **devices_of_each(1))])
 
     assert_balanced(tmp_path / "run", groups=24)
     assert batches_of(tmp_path / "run") == batches_of(tmp_path / "one")
     assert_same_weights(tmp_path / "run", tmp_path / "one")
+
+
+def halts_for_a_while(host: Started) -> None:
+    """Waits until a host has halted itself, and has it go on after seconds in which the others come to wait for it."""
+
+    def halted() -> list[psutil.Process]:
+        processes = psutil.Process(host.process.pid).children()
+        return [process for process in processes if process.status() == psutil.STATUS_STOPPED]
+
+    host.until(lambda: bool(halted()), "its halt")
+    time.sleep(3)  # less than its heartbeat_timeout
+    for process in halted():
+        process.resume()
+
+
+def metrics_of_hosts(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of a run whose steps several hosts have trained."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "hosts/slowest" in row]
+
+
+def test_hosts_that_the_environment_tells_apart(tmp_path: Path, cache: Path) -> None:
+    """By what torchrun sets, with host 0 told that it is at localhost: the other comes to it by the machine's name."""
+    port = free_port() - 1
+    few = (*FEW, "learner.hosts.number=2", "learner.hosts.start=environment", "max_steps=2", "save_steps=2")
+    hosts = []
+    for rank, address in enumerate(("localhost", socket.gethostname())):
+        variables = {"RANK": f"{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": f"{port}"}
+        hosts.append(Started(tmp_path / "run", cache, *few, **variables, **devices_of_each(2)))
+    end(hosts)
+    for rank, host in enumerate(hosts):
+        said = f"learner.hosts: host {rank} of 2, as torchrun says; coordinator {socket.gethostname()}:{port + 1}"
+        assert said in host.printed
+    assert_balanced(tmp_path / "run", groups=8)
 
 
 def test_kl_in_the_reward_and_a_critic(tmp_path: Path, cache: Path) -> None:
@@ -112,6 +160,49 @@ def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> 
         assert "host 1" in line
         assert "its config.learner.optimizer.beta1 is another than that of host 0" in line
     assert not (tmp_path / "run").exists()
+
+
+OWN = """
+def loss(inputs):
+    return -inputs.ratio * inputs.advantages, {}
+"""
+
+
+def test_a_host_with_another_file_of_the_users_own_loss_is_one_line(tmp_path: Path, cache: Path) -> None:
+    """A shared config names it, and each machine has its own state of it."""
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    own = ("algorithm.pg_variant=their_own:loss", "algorithm.allow_uncorrected=true")
+    hosts = []
+    for rank, text in enumerate((OWN, OWN.replace("-inputs", "-2 * inputs"))):
+        (machine := tmp_path / f"machine-{rank}").mkdir()
+        (machine / "their_own.py").write_text(text)
+        given = (*FEW, *number, *own, f"learner.hosts.rank={rank}")
+        path = os.pathsep.join([str(machine), str(ROOT)])
+        hosts.append(Started(tmp_path / "run", cache, *given, PYTHONPATH=path, **devices_of_each(2)))
+    for host in hosts:
+        assert host.end() == 1, host.printed
+        line = warn_once(host.printed)
+        assert "host 1" in line
+        assert "its file of algorithm.pg_variant=their_own:loss is another than that of host 0" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_with_another_tokenizer_is_one_line(tmp_path: Path, cache: Path) -> None:
+    """The model is at the same path on both machines, and that of one numbers its tokens otherwise."""
+    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    hosts = []
+    for rank, characters in enumerate(("0123456789", "0123456798")):
+        tiny = TinyConfig(hidden_size=32, intermediate_size=64, num_layers=1, characters=characters)
+        make_tiny(ModelConfig(tiny=tiny), 0, (machine := tmp_path / f"machine-{rank}") / "model")
+        keys = (*FEW, *number, f"learner.hosts.rank={rank}", "model.path=./model", "max_steps=2")
+        within = ("env", "-C", str(machine))
+        hosts.append(Started(tmp_path / "run", cache, *keys, within=within, **devices_of_each(2)))
+    for host in hosts:
+        assert host.end() == 1, host.printed
+        *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]
+        assert "host 1" in line
+        assert "its model is another than that of host 0" in line
+    assert steps_trained(tmp_path / "run") == 0
 
 
 def test_a_host_with_a_directory_of_its_own_is_one_line(

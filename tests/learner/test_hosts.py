@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -65,6 +67,31 @@ def test_an_announcement_comes_whole(start: Start) -> None:
         assert (heard.what, heard.said, list(heard.parts)) == ("train", {"step": 4}, parts)
     waited, _ = together(*(lambda host=host: host.agree("train", {"batch": "a"}) for host in (first, second, third)))[0]
     assert 0 <= waited < 30
+
+
+def test_the_last_is_named_where_to_ask_takes_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host 2 is ready beforehand, host 1 once it is waited for; each answer takes ten milliseconds."""
+    first, second, third = start(3)
+    first.announce("train")
+    second.hear(), third.hear()
+    get, asked = first._get, threading.Event()
+
+    def slowly(key: str, seconds: float) -> bytes | None:
+        asked.set()
+        time.sleep(0.01)
+        return get(key, seconds)
+
+    monkeypatch.setattr(first, "_get", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(third.agree, "train")
+        while first._try_get("1/ready/2") is None:
+            pass
+        agreed = pool.submit(first.agree, "train")
+        assert asked.wait(30)
+        second.agree("train")
+        waited, slowest = agreed.result()
+    assert slowest == 1
+    assert waited >= 0.01
 
 
 def test_who_says_something_else_is_named_to_all(start: Start) -> None:

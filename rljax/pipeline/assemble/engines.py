@@ -293,6 +293,11 @@ def _check_routes(config: Config, platform: str) -> None:
             f"algorithm.router_replay={wanted}: sidecar.engine={engine} records no routes on a {platform.upper()}; "
             f"write sidecar.engine={records}, or leave it out"
         )
+    if platform == "gpu" and not config.sidecar.enable_prefix_caching:
+        raise ConfigError(
+            f"sidecar.enable_prefix_caching=false: vLLM returns routes from its prefix cache alone, and algorithm."
+            f"router_replay={wanted} asks for them; write true, or algorithm.router_replay=off"
+        )
 
 
 def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple[dict[str, Any], dict[str, str]]:

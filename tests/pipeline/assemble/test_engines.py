@@ -140,6 +140,22 @@ def test_routes_are_recorded_where_they_are_stored_to_be_trained() -> None:
     assert not records("embedded", algorithm=imitates, tasks=TasksConfig(expert=shown)), "nothing is sampled"
 
 
+def test_prefix_caching_is_what_vllm_returns_routes_from() -> None:
+    config = Config(
+        model=ModelConfig(tiny=TinyConfig(family="qwen3_moe")),
+        sidecar=SidecarConfig(engine="vllm_async", enable_prefix_caching=False),
+        algorithm=AlgorithmConfig(router_replay="replay"),
+        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+    )
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    with pytest.raises(ConfigError, match=r"^sidecar.enable_prefix_caching=false: .* algorithm.router_replay=replay"):
+        ENGINES["vllm_async"][1](config, model, True, 1)
+    evaluating = dataclasses.replace(config, mode="evaluate")
+    assert not ENGINES["vllm_async"][1](evaluating, model, True, 1)[0]["settings"]["enable_prefix_caching"]
+    stepped = dataclasses.replace(config, sidecar=SidecarConfig(engine="vllm", enable_prefix_caching=False))
+    assert ENGINES["vllm"][1](stepped, model, False, 1)[0]["settings"]["record_routes"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "device", "shares"), [("auto", 0, True), ("bf16", 0, False), ("auto", 1, False)])
 def test_an_engine_of_the_learners_device_and_dtype_has_its_base(

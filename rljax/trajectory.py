@@ -191,12 +191,17 @@ def encode(group: Group) -> bytes:
         for name, dtype in _ARRAYS.items()
     }
     if routed := [np.asarray(t.routes, np.int16) for t in group.trajectories if t.routes is not None]:
-        arrays[_ROUTES] = np.concatenate(routed)
+        arrays[_ROUTES] = _narrow(np.concatenate(routed))
     members = [_header(t) for t in group.trajectories]
     header = {"codec": CODEC_VERSION, "task": task, "members": members, "crc32": _crc32(arrays, members)}
     header["answer"] = group.answer
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     return save(arrays)
+
+
+def _narrow(routes: np.ndarray) -> np.ndarray:
+    """Returns them as int8 where all fit, as those of up to 128 experts do: most of a group is its routes."""
+    return routes.astype(np.int8) if routes.max(initial=0) <= np.iinfo(np.int8).max else routes
 
 
 def decode(payload: bytes) -> Group:
@@ -233,7 +238,7 @@ def _members(headers: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray]
         span = slice(int(end) - fields.pop("length"), int(end))
         if fields.pop(_ROUTES, False):
             begin, routed = routed, routed + span.stop - span.start
-            fields[_ROUTES] = arrays[_ROUTES][begin:routed]
+            fields[_ROUTES] = arrays[_ROUTES][begin:routed].astype(np.int16)
         columns: dict[str, Any] = {name: arrays[name][span] for name in _ARRAYS}
         columns |= {name: np.asarray(fields.pop(name, []), np.int32).reshape(-1, 2) for name in ("turns", "rows")}
         columns["turn_rewards"] = np.asarray(fields.pop("turn_rewards", []), np.float64)

@@ -84,6 +84,19 @@ def test_a_group_survives_its_codec(group: Group) -> None:
     assert_same(decode(encode(group)), group)
 
 
+@pytest.mark.parametrize(("experts", "size"), [(128, 1), (129, 2), (256, 2)])
+def test_a_choice_takes_a_byte_where_it_fits(experts: int, size: int) -> None:
+    """Of 48 layers with 8 experts a token, as Qwen3-30B-A3B has them."""
+    tokens = 100
+    routes = np.resize(np.arange(-1, experts, dtype=np.int16), (tokens, 48, 8))
+    one, other = (make([1] * tokens, [0] * tokens, routes=given) for given in (None, routes))
+    task = TaskId("a", 0, 0)
+    payload = encode(Group(task, (one, other)))
+    bare = encode(Group(task, (one, one)))
+    assert (len(payload) - len(bare)) // tokens == 384 * size
+    assert_same(decode(payload), Group(task, (one, other)))
+
+
 def test_counts_and_bounds_are_those_of_the_trained_tokens() -> None:
     one = make([0, 1, 1, 0, 1], [-1, 4, 5, 9, 4])
     none = make([0, 0], [-1, 3])

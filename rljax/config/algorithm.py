@@ -182,7 +182,7 @@ class AlgorithmConfig:
 
     @property
     def records_routes(self) -> bool:
-        """True where engines record the experts of each token."""
+        """True where the learner reads which experts engines have recorded; see `Config.records_routes`."""
         return self.router_replay != "off"
 
     def functions(self) -> Iterator[Named]:

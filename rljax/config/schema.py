@@ -321,6 +321,12 @@ class Config:
         return self.model.dtype if self.sidecar.dtype == "auto" else self.sidecar.dtype
 
     @property
+    def records_routes(self) -> bool:
+        """True where engines record the experts of each token: where what they sample is stored to be trained."""
+        stores = self.mode in ("both", "explore") and not self.imitates_alone
+        return stores and self.algorithm.records_routes
+
+    @property
     def probe_is_routed(self) -> bool:
         """True where learner and engines send the probe's tokens to the same fixed experts: where the learner replays
         routes, and engines follow them too.

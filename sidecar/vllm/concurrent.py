@@ -148,8 +148,8 @@ class ConcurrentVllm:
 
     async def _open(self) -> AsyncLLM:
         arguments = AsyncEngineArgs(**self._settings.arguments(on_cpu=current_platform.is_cpu()))
-        logs: dict[str, Any] = {"enable_log_requests": arguments.enable_log_requests, "disable_log_stats": True}
-        engine = AsyncLLM.from_vllm_config(checked_config(arguments), **logs)
+        config, logs = checked_config(arguments), arguments.enable_log_requests
+        engine = AsyncLLM.from_vllm_config(config, enable_log_requests=logs, disable_log_stats=True)
         # What vLLM asks its core once, before it registers the first request. Later nothing is awaited between the slot
         # that a request takes and its registration: no abort falls in between, and is lost on one unknown to vLLM.
         await engine.get_supported_tasks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rljax.rollout.listener import join
 from rljax.rollout.workflows.transcript import Transcript
@@ -63,6 +64,14 @@ def test_turns_of_a_row_go_on_from_one_another() -> None:
     transcript.add_text(np.zeros(1, np.int32))
     transcript.add_reply(completion(1, [7, 7, 3, 4, -1]))
     assert transcript.columns()["routes"].ravel().tolist() == [1, 2, 3, 4, -1]
+
+
+@pytest.mark.parametrize("known", [[1, 2], [1, 2, 3, -1]])
+def test_a_reply_to_another_prompt_than_the_row_is_refused(known: list[int]) -> None:
+    transcript = Transcript()
+    transcript.add_text(np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match=f"experts of {len(known)} tokens, and the row that it ends has 3: ask for it"):
+        transcript.add_reply(completion(2, known))
 
 
 def test_a_turn_without_experts_stays_unknown_when_the_next_one_reads_it() -> None:

@@ -187,7 +187,7 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             device=devices[index % len(devices)],
             name=name,
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
-            record_routes=config.algorithm.records_routes,
+            record_routes=config.records_routes,
             model=model.directory,
             shared=shared(devices[index % len(devices)]),
             held=versions_held(config),
@@ -264,7 +264,7 @@ def _embedded(config: Config, model: Model, gpu: bool, threads: int | None) -> t
         "max_length": config.context,
         "decode_steps": config.sidecar.decode_steps,
         "dtype": config.engine_dtype,
-        "record_routes": config.algorithm.records_routes,
+        "record_routes": config.records_routes,
         "held": versions_held(config),
     }
     return arguments, {} if gpu else {"JAX_PLATFORMS": "cpu"}
@@ -284,12 +284,19 @@ def _check_on_cpu(engine: str, architecture: Architecture, held: int) -> None:
 
 
 def _check_routes(config: Config, platform: str) -> None:
+    if not config.records_routes:
+        return
     engine, wanted = config.sidecar.engine, config.algorithm.router_replay
-    if config.algorithm.records_routes and platform not in KINDS[engine].records_routes:
+    if platform not in KINDS[engine].records_routes:
         records = " or ".join(name for name, kind in KINDS.items() if platform in kind.records_routes)
         raise ConfigError(
             f"algorithm.router_replay={wanted}: sidecar.engine={engine} records no routes on a {platform.upper()}; "
             f"write sidecar.engine={records}, or leave it out"
+        )
+    if platform == "gpu" and not config.sidecar.enable_prefix_caching:
+        raise ConfigError(
+            f"sidecar.enable_prefix_caching=false: vLLM returns routes from its prefix cache alone, and algorithm."
+            f"router_replay={wanted} asks for them; write true, or algorithm.router_replay=off"
         )
 
 
@@ -325,7 +332,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         held=held,
         rank=(config.model.lora.rank or 0) if held else 0,
         adapted=adapted,
-        record_routes=config.algorithm.records_routes,
+        record_routes=config.records_routes,
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=own_workers)

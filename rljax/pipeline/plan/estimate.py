@@ -35,7 +35,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import ACTIVATIONS, spec
 from rljax.models.common.value_head import critic_params
 from rljax.models.transformer import abstract_params
-from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, sorted_width
+from rljax.pipeline.plan.experts import expert_parameters, idle_parameters, route_bytes, sorted_width
 from rljax.pipeline.plan.models import read_at_once
 from rljax.weights.gathering import GROUP_BYTES
 
@@ -207,7 +207,8 @@ class Estimate:
         whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room)))
         taught = len(self.config.algorithm.distill.teachers)  # each has a weight and a score of every token
         marked = self.config.demonstrations_per_batch > 0
-        whole += rows * shape.length * (4 * (self._asks("values") + taught) + marked)
+        routed = self.config.algorithm.records_routes * route_bytes(self.architecture, stored=False)
+        whole += rows * shape.length * (4 * (self._asks("values") + taught) + marked + routed)
         scores = self._asks("proximal") + self._asks("reference") + self._asks("values") + 2 * self._asks("sequences")
         whole += rows * room * 4 * (scores + taught)
         return whole / (self.mesh.row_shards * self.mesh.sequence)

@@ -25,6 +25,16 @@ def idle_parameters(architecture: Architecture) -> int:
     return expert_parameters(architecture) * (experts.count - experts.per_token) // experts.count if experts else 0
 
 
+def route_bytes(architecture: Architecture, *, stored: bool) -> int:
+    """Returns the bytes of a token's recorded choices, where they are ``stored`` (`rljax.trajectory.encode`), or else
+    where the learner reads them.
+    """
+    experts = architecture.experts
+    if experts is None:
+        return 0
+    return architecture.num_layers * experts.per_token * (1 if stored and experts.count <= 128 else 2)
+
+
 def sorted_width(architecture: Architecture, mesh: MeshConfig) -> float:
     """Returns the numbers that a device has of each of its tokens for the rows that are sorted by expert, as they are
     read and as they are added up. It gathers the tokens of the devices along `expert`; few of these choose its experts

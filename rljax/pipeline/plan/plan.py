@@ -24,7 +24,7 @@ from rljax.pipeline.assemble.names import name_refusals
 from rljax.pipeline.assemble.run import check_architecture, check_computed
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.experts import idle_parameters
+from rljax.pipeline.plan.experts import idle_parameters, route_bytes
 from rljax.pipeline.plan.models import read_models, stored_sizes
 from rljax.pipeline.plan.placement import (
     Placement,
@@ -180,6 +180,9 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     if turns > 1:
         yield f"         and episodes take all {turns} turns, each a row of its own"
+    if config.algorithm.records_routes and (a_token := route_bytes(estimate.architecture, stored=True)):
+        stored = a_token * estimate.steps()["tokens"] / config.algorithm.ppo_epochs
+        yield f"         {stored / GIB:.2f} GiB of routes a step in the ledger, {a_token} bytes a token"
     if (hosts := _hosts(estimate, target)) > 1:
         yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)

@@ -46,12 +46,21 @@ class Transcript:
         self._add(token_ids, np.zeros(count, np.float32), np.full(count, NOT_SAMPLED, np.int32))
 
     def add_reply(self, completion: Completion) -> None:
-        """Adds a turn that the model sampled."""
-        start = self._length
+        """Adds a turn that the model sampled, going on from `row`.
+
+        Raises:
+            ValueError: its experts are those of another prompt.
+        """
+        start, routes = self._length, completion.routes
         self._add(completion.token_ids, completion.logprobs, completion.versions)
+        if routes is not None and len(routes) != self.row_length:
+            raise ValueError(
+                f"a reply has the experts of {len(routes)} tokens, and the row that it ends has {self.row_length}: ask "
+                "for it with Transcript.row as the prompt, or call begin_row before another one is added"
+            )
         self.turns.append((start, self._length))
         if len(completion.token_ids):
-            self._replies.setdefault(self._row, []).append((self._length, completion.routes))
+            self._replies.setdefault(self._row, []).append((self._length, routes))
 
     def columns(self) -> dict[str, Any]:
         """Returns the arrays of a `Trajectory`: tokens, mask, log-probabilities, versions, routes, turns, rows."""

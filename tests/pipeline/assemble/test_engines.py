@@ -14,7 +14,15 @@ import pytest
 
 from rljax.config.fields import ConfigError
 from rljax.config.model import LoraConfig, TinyConfig
-from rljax.config.schema import AlgorithmConfig, Config, ModelConfig, SidecarConfig, TasksConfig, TasksetConfig
+from rljax.config.schema import (
+    AlgorithmConfig,
+    Config,
+    ModelConfig,
+    RowsConfig,
+    SidecarConfig,
+    TasksConfig,
+    TasksetConfig,
+)
 from rljax.models.frozen import FrozenBase
 from rljax.models.tiny import tiny_architecture
 from rljax.observe.trace import NullTrace
@@ -106,6 +114,46 @@ def test_an_engine_that_records_no_routes_there_is_refused(engine: str, gpu: boo
         ENGINES[engine][1](config, model, gpu, 1)
     arguments, _ = ENGINES[engine][1](config, model, not gpu, 1)
     assert arguments["settings"]["record_routes"]
+
+
+def records(engine: str, **changes: Any) -> bool:
+    """Whether an engine of a run that replays routes records some; on a CPU, where ``vllm_async`` records none."""
+    chosen: dict[str, Any] = {
+        "model": ModelConfig(tiny=TinyConfig(family="qwen3_moe")),
+        "sidecar": SidecarConfig(engine=engine),
+        "algorithm": AlgorithmConfig(router_replay="replay"),
+        "tasks": TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+    }
+    config = Config(**(chosen | changes))
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    arguments, _ = ENGINES[engine][1](config, model, False, 1)
+    return bool(arguments.get("settings", arguments)["record_routes"])
+
+
+def test_routes_are_recorded_where_they_are_stored_to_be_trained() -> None:
+    assert records("embedded")
+    assert records("vllm", mode="explore")
+    for mode in ("evaluate", "serve"):
+        assert not any(records(engine, mode=mode) for engine in ENGINES), mode
+    imitates = AlgorithmConfig(router_replay="replay", pg_variant="sft", expert_data_ratio=1.0)
+    shown = RowsConfig(source="shown.jsonl")
+    assert not records("embedded", algorithm=imitates, tasks=TasksConfig(expert=shown)), "nothing is sampled"
+
+
+def test_prefix_caching_is_what_vllm_returns_routes_from() -> None:
+    config = Config(
+        model=ModelConfig(tiny=TinyConfig(family="qwen3_moe")),
+        sidecar=SidecarConfig(engine="vllm_async", enable_prefix_caching=False),
+        algorithm=AlgorithmConfig(router_replay="replay"),
+        tasks=TasksConfig(train={"sums": TasksetConfig(source="add_numbers", rewards=("exact",))}),
+    )
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    with pytest.raises(ConfigError, match=r"^sidecar.enable_prefix_caching=false: .* algorithm.router_replay=replay"):
+        ENGINES["vllm_async"][1](config, model, True, 1)
+    evaluating = dataclasses.replace(config, mode="evaluate")
+    assert not ENGINES["vllm_async"][1](evaluating, model, True, 1)[0]["settings"]["enable_prefix_caching"]
+    stepped = dataclasses.replace(config, sidecar=SidecarConfig(engine="vllm", enable_prefix_caching=False))
+    assert ENGINES["vllm"][1](stepped, model, False, 1)[0]["settings"]["record_routes"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljax.config.schema import LoraConfig, PlanConfig, TinyConfig
+from rljax.config.schema import AlgorithmConfig, LoraConfig, PlanConfig, TinyConfig
 from rljax.models.common.architecture import Architecture, Experts
 from rljax.pipeline.plan.estimate import Estimate
 from rljax.pipeline.plan.experts import idle_parameters
@@ -88,6 +88,23 @@ def test_what_is_exchanged_between_devices_with_other_experts() -> None:
     # twice three quarters of all but experts, embedding and its gradient
     dense = 30.53e9 - 48 * 128 * 3 * 2048 * 768 - 151936 * 2048
     assert sent["all-gather of weights (expert)"] == pytest.approx(2 * dense * 2 * 3 / 4, rel=0.01)
+
+
+def test_recorded_choices_are_most_of_a_batch_and_the_plan_says_what_is_stored() -> None:
+    """Of 48 layers with 8 experts a token, two bytes each on the learner's devices and one in the ledger."""
+    plain, replayed = (
+        estimated(THIRTY, {"fsdp": 8}, 8, 2048, algorithm=AlgorithmConfig(router_replay=mode))
+        for mode in ("off", "replay")
+    )
+    (shape, _), tokens = plain.packed, 1024 * 2048  # trajectories of a step, each as long as may be
+    more = replayed.batch - plain.batch
+    assert more == pytest.approx(48 * 8 * 2 * shape.slots * shape.rows * shape.length / 8)
+    assert more > 0.9 * replayed.batch
+    tiny = TinyConfig(family="qwen3_moe", num_layers=2, num_experts=4, num_experts_per_tok=1)
+    model = replace(replayed.config.model, tiny=tiny, dtype="fp32")
+    config = replace(replayed.config, model=model, plan=PlanConfig(target="h100:8"))
+    (line,) = (line for line in plan(config) if isinstance(line, str) and "routes" in line)
+    assert line.strip() == f"{2 * tokens / GIB:.2f} GiB of routes a step in the ledger, 2 bytes a token"
 
 
 def test_the_plan_says_how_many_parameters_a_token_goes_through() -> None:

@@ -159,10 +159,20 @@ def test_a_filter_by_nothing_filters_nothing(write: Any) -> None:
 def test_a_judge_s_share_of_a_gpu_is_read(write: Any) -> None:
     judge = {"worker_cls": "LLMJudgeRewardWorker", "judge_model_type": "inference", "model_args": {"dtype": "bf16"}}
     judge["model_args"] = {"model_name_or_path": "m"}
-    config = {"gpu_memory_utilization": 0.4, "tensor_parallel_size": 1, "load_format": "auto", "swap_space": 2}
+    config = {
+        "gpu_memory_utilization": 0.4,
+        "tensor_parallel_size": 1,
+        "load_format": "auto",
+        "swap_space": 2,
+        "max_num_batched_tokens": 512,
+    }
     given = {"llm_judge": {**judge, "strategy_args": {"strategy_name": "vllm", "strategy_config": config}}}
     made = resolved(write, RLVR, ("rewards", given)).judges["llm_judge"]
-    assert (made.engine, made.gpu_memory_utilization, dict(made.engine_args)) == ("vllm", 0.4, {"swap_space": 2})
+    assert (made.engine, made.gpu_memory_utilization, dict(made.engine_args)) == (
+        "vllm",
+        0.4,
+        {"max_num_batched_tokens": 512},
+    )
     config["tensor_parallel_size"] = 2
     assert "one device" in refused(write(text_of(RLVR, ("rewards", given))))["rewards.llm_judge.strategy_args"]
 

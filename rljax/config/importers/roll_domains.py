@@ -291,15 +291,17 @@ def judge_engine(found: Found) -> Values:
     for key, value in (found.value.get("strategy_config") or {}).items():
         if key == "gpu_memory_utilization":
             values["judges.NAME.gpu_memory_utilization"] = value
-        elif key in _ARGUMENTS:
+        elif key == "max_num_batched_tokens":
             values[f"judges.NAME.engine_args.{key}"] = value
         elif key not in _OF_SPEED and (key, value) != ("tensor_parallel_size", 1):
             raise Refusal(f"{key}={value}: an engine of a judge is on one device and takes no such key; leave it out")
     return values
 
 
-_ARGUMENTS = ("max_num_batched_tokens", "swap_space", "disable_log_stats")
-_OF_SPEED = ("block_size", "enable_prefix_caching", "enforce_eager", "load_format", "max_model_len", "sleep_level")
+_OF_SPEED = (
+    *("block_size", "enable_prefix_caching", "enforce_eager", "load_format", "max_model_len", "sleep_level"),
+    *("swap_space", "disable_log_stats"),
+)
 """Keys that change no reply of a judge whose prompt and reply are bounded."""
 
 

@@ -282,15 +282,9 @@ ENGINES: list[Rule] = [
     same(f"{_ENGINE}.tensor_parallel_size", "sidecar.tensor_parallel_size"),
     same(f"{_ENGINE}.tp_size", "sidecar.tensor_parallel_size", "sglang's name"),
     same(f"{_ENGINE}.tensor_model_parallel_size", "sidecar.tensor_parallel_size", "Megatron's name"),
-    *[
-        to(
-            f"{_ENGINE}.{key}",
-            f"sidecar.engine_args.{key}",
-            lambda f: {f"sidecar.engine_args.{f.path.rpartition('.')[2]}": f.value},
-            "an argument of vLLM",
-        )
-        for key in ("max_num_batched_tokens", "swap_space", "disable_log_stats")
-    ],
+    same(f"{_ENGINE}.max_num_batched_tokens", "sidecar.engine_args.max_num_batched_tokens", "an argument of vLLM"),
+    needless(f"{_ENGINE}.swap_space", "vLLM swaps no KV any more: it reads again what it had no room for"),
+    needless(f"{_ENGINE}.disable_log_stats", "rljax's metrics have what engines do"),
     needless(f"{_ENGINE}.sleep_level", "engines do not sleep"),
     to(
         f"{_INFER}.device_mapping",

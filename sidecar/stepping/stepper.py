@@ -201,6 +201,7 @@ class Stepper:
             while not self._closed:
                 self._take_calls(wait=not self._has_work())
                 self._end_drains()
+                self._deliver()  # who updated the weights does not wait for the step that reads all requests again
                 if not self._closed and self._has_work():
                     start = time.perf_counter()
                     self._turn()

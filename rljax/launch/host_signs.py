@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Knowledge of the hosts of an attempt: when each has last shown that it lives, what it does, and how it has ended.
-=======
 """Keeps what is known of the hosts of an attempt: when each has last lived, what it does, and how it has ended.
->>>>>>> hosts-sup
 
 Whoever asks brings the time: seconds of one clock.
 """

@@ -1,8 +1,8 @@
 """Starts the program by forking a process that has imported it and done no more: from nothing a start takes three
 seconds of CPU longer, and the tests make two hundred.
 
-What is forked runs ``python -m rljax.main`` as Python does, in a process of its own. The pages of `docs/`, the wheel and
-hosts are started from nothing.
+What is forked runs ``python -m rljax.main`` as Python does, in a process of its own. The pages of `docs/`, the wheel
+and hosts are started from nothing.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -100,6 +101,7 @@ class Pusher:
         if version:
             await self._gaps(GAPS_AFTER)
         change(self.learner, self.changed, version)
+        await self._gaps(0)  # those of the change are not the push's
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
         tensors = publisher.take(self.learner.export("bf16"))
         size = sum(array.size for array in tensors.values())
@@ -110,7 +112,7 @@ class Pusher:
         del tensors
         await self.engine.update_weights(WeightUpdate(version, 1, path, self.policy))
         end = time.perf_counter()
-        seen = await self._gaps(GAPS_AFTER)
+        seen = await self._gaps(GAPS_AFTER, await self._gaps(0))
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
         await asyncio.gather(*running)
         publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
@@ -118,15 +120,18 @@ class Pusher:
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
         return {**seen, **parts, "written": megabytes}
 
-    async def _gaps(self, count: int) -> dict[str, float]:
-        """Returns the times recorded by the engine's `Watch`, once so many more gaps between tokens have ended."""
-        total: dict[str, float] = {}
-        while total.get("gaps", 0.0) < count:
-            await asyncio.sleep(LOOK_SECONDS)
+    async def _gaps(self, count: int, before: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
+        """Returns the times recorded by the engine's `Watch` since the last look, and those before, once so many more
+        gaps between tokens have ended.
+        """
+        total, ended = dict(before), before.get("gaps", 0.0) + count
+        while True:
             for name, value in (await self.engine.status()).details.items():
                 known = total.get(name, 0.0)
                 total[name] = known + value if name == "gaps" else max(known, value)
-        return total
+            if total.get("gaps", 0.0) >= ended:
+                return total
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _request(self, version: int, index: int) -> GenerateRequest:
         tokens = np.random.default_rng(index).integers(0, self.vocab_size, PROMPT_TOKENS).astype(np.int32)

@@ -141,10 +141,10 @@ class Run:
         """Notes how long the hosts of a start outlive the first of them that is gone or halted; ends the bench where
         that is too long.
         """
-        self.family |= set(self.hosts())
-        living = {one for one in self.family if is_there(one)}
-        if self._outliving is None and (len(living) < len(self.family) or any(map(is_halted, living))):
-            self._outliving = set(self.family), time.monotonic()
+        known, there = set(self.family), set(self.hosts())
+        self.family |= there
+        if self._outliving is None and any(not is_there(one) or is_halted(one) for one in known or there):
+            self._outliving = known or there, time.monotonic()
         if self._outliving is not None:
             family, since = self._outliving
             self.longest = max(self.longest, time.monotonic() - since)

@@ -24,7 +24,7 @@ class PauseMode(enum.StrEnum):
 
 class UpdatePolicy(enum.StrEnum):
     """Policy for the requests in flight when weights are updated. No KV of older weights is used by newer ones, but
-    with `KEEP_KV` in the requests that run then.
+    with `KEEP_KV` in the requests that the engine has begun with then, as long as no version is rolled back.
     """
 
     IN_FLIGHT = "in_flight"  # they are suspended while it loads and go on with it from their next token

@@ -88,6 +88,8 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
             except Exception as error:
                 if first:
                     raise
+                if stopped:
+                    break
                 end = End(HOST_LOST, f"all hosts did not start again: {first_line(error)}")
             else:
                 if stopped:  # meanwhile: it takes a cluster some time

@@ -175,8 +175,8 @@ class Visit:
                 self.link = self._connect()
                 return []
             return list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
-        except (OSError, EOFError) as error:
-            self.trouble = why_not_reached(error) if isinstance(error, OSError) else "it hung up without an answer"
+        except (OSError, EOFError, UnicodeError) as error:
+            self.trouble = why_not_reached(error)
             self.close()
             time.sleep(seconds)
         return []
@@ -200,9 +200,11 @@ def _connection(address: str) -> socket.socket:
     return socket.create_connection((machine.strip("[]"), int(port)), timeout=CONNECT_SECONDS)
 
 
-def why_not_reached(error: OSError) -> str:
+def why_not_reached(error: OSError | EOFError | UnicodeError) -> str:
     """Returns what hinders a connection, for messages."""
-    return error.strerror or str(error)
+    if isinstance(error, EOFError):
+        return "it hung up without an answer"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def trouble_at(address: str) -> str:

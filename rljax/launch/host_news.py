@@ -30,6 +30,8 @@ def say_that_it_waits(place: Place, missing: Sequence[int], service: str, troubl
         seconds: that it has waited.
     """
     whom, where, known = "the others", f"JAX's service {service}", "the supervisors have met"
+    if service and place.rank:  # another host may not have come: only host 0 knows
+        known = "its supervisor has met host 0's"
     if not service:
         whom, where, known = f"host {', '.join(map(str, missing)) or 0}", place.coordinator, ""
     why = "; ".join(filter(None, (known, trouble)))
@@ -57,7 +59,7 @@ def is_elsewhere(machine: str) -> bool:
     """Returns whether a name is surely that of another machine: it has addresses, and none is one of this machine's."""
     try:
         found = socket.getaddrinfo(machine.strip("[]"), 0, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the second of a name that no machine can have
         return False
     return all(_is_foreign(family, address) for family, _, _, _, address in found)
 

@@ -152,10 +152,11 @@ class Stepper:
         as the policy has it, they keep their KV, or their weights too.
         """
         start = time.time()
-        if version < self.batch.version and policy is not UpdatePolicy.PIN:
+        older, lost = version < self.batch.version, lineage != self.lineage
+        if older and policy is not UpdatePolicy.PIN:
             # Rolled back: what asked for newer weights is of a lost lineage, and must not go on with these.
             self._interrupted.push(self.batch.evict())
-        keep_kv = policy is UpdatePolicy.KEEP_KV
+        keep_kv = policy is UpdatePolicy.KEEP_KV and not (older or lost)
         self._interrupted.push(self.batch.load(weights, version, lineage, keep_kv))
         self.lineage = lineage
         self.updates += 1

@@ -329,7 +329,7 @@ class ConcurrentVllm:
             if self._held is not None:
                 await self._put_beside(self._held, update)
                 return
-            async with self._paused_generation(update.policy):
+            async with self._paused_generation(update):
                 await self._transfer.load(update)
                 await self._engine.update_weight_version(str(update.version))
                 self._serve(update)
@@ -362,16 +362,17 @@ class ConcurrentVllm:
             self._may_start.notify_all()
 
     @contextlib.asynccontextmanager
-    async def _paused_generation(self, policy: UpdatePolicy) -> AsyncIterator[None]:
+    async def _paused_generation(self, update: WeightUpdate) -> AsyncIterator[None]:
         """Pauses sampling while the context is open; afterwards only those that keep it have KV of older weights."""
-        was_paused = self._paused
+        was_paused, policy = self._paused, update.policy
         if policy is UpdatePolicy.ABORT:
             await self._abort(lambda running: bool(running.name))
         self._paused = True  # no request may start meanwhile
         mode = PauseMode.WAIT if policy is UpdatePolicy.DRAIN and not was_paused else PauseMode.KEEP
         # Here KV is dropped: vLLM's core empties its prefix cache, and a connector's, and puts what runs back into the
         # line without its KV (`EngineCore._reset_caches`); after `resume_generation` it is read again.
-        drop_kv = policy is not UpdatePolicy.KEEP_KV
+        rolled_back = update.version < self._version or update.lineage != self._lineage
+        drop_kv = rolled_back or policy is not UpdatePolicy.KEEP_KV
         await self._engine.pause_generation(mode=cast(Pause, mode.value), clear_cache=drop_kv)
         refused = None
         try:

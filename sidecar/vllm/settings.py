@@ -122,7 +122,8 @@ class VllmSettings:
         if self.tensor_parallel_size > 1:
             ours["distributed_executor_backend"] = "mp"  # in a Ray actor vLLM would ask Ray for more of its own
         self._check_connector()
-        if overruled := sorted(set(self.engine_args) & (set(ours) - {"worker_extension_cls"})):
+        other = {name for name, value in self.engine_args.items() if name in ours and ours[name] != value}
+        if overruled := sorted(other - {"worker_extension_cls"}):
             raise EngineError(
                 f"sidecar.engine_args: {', '.join(overruled)} cannot be overruled: what is recorded of tokens and "
                 "versions depends on it, or it has a key of its own in sidecar"

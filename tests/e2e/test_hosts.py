@@ -34,7 +34,7 @@ def start(run_dir: Path, cache: Path, number: int, *overrides: str, halt: str = 
     flags = devices_of_each(number)
     if number == 1:
         return [Started(run_dir, cache, *FEW, *overrides, **flags)]
-    hosts = (f"learner.hosts.number={number}", coordinator, "learner.hosts.heartbeat_timeout=10")
+    hosts = (f"learner.hosts.number={number}", coordinator, f"learner.hosts.heartbeat_timeout={60 if halt else 10}")
     ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
     strikes = ["", "", halt, ""]
     return [
@@ -108,7 +108,7 @@ def halts_for_a_while(host: Started) -> None:
         return [process for process in processes if process.status() == psutil.STATUS_STOPPED]
 
     host.until(lambda: bool(halted()), "its halt")
-    time.sleep(3)  # less than its heartbeat_timeout
+    time.sleep(12)  # less than its heartbeat_timeout
     for process in halted():
         process.resume()
 

@@ -208,7 +208,7 @@ def test_supervisors_of_two_machines_tell_each_other(watched: Callable[..., Supe
 
 
 def test_one_that_cannot_be_killed_is_left_behind(
-    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As within a call of the kernel that nothing interrupts, which here is that nobody kills it. The supervisor of
     another machine is let go.
@@ -218,10 +218,15 @@ def test_one_that_cannot_be_killed_is_left_behind(
     monkeypatch.setattr(HostProcess, "kill", lambda host: None if host.rank else kill(host))
     killed = "os.kill(os.getpid(), signal.SIGKILL)"
     here = watched(killed, LIVES)
-    apart = [watched(f"{MET}time.sleep(3); {killed}", rank=0), watched(f"{MET}{LIVES}", rank=1)]
+    both = tmp_path / "both are there"
+    once_both = f"[time.sleep(0.05) for _ in iter(lambda: os.path.exists({str(both)!r}), True)]; {killed}"
+    apart = [watched(f"{MET}{once_both}", rank=0), watched(f"{MET}{LIVES}", rank=1)]
     try:
         with ThreadPoolExecutor(3) as pool:
-            ends = [one.result(WITHIN) for one in [pool.submit(each.run) for each in (here, *apart)]]
+            running = [pool.submit(each.run) for each in (here, *apart)]
+            until(lambda: apart[1].hosts)
+            both.touch()
+            ends = [one.result(WITHIN) for one in running]
         left = [one.hosts[-1].process for one in (here, apart[1])]
         assert [process.poll() for process in left] == [None, None]
         lost = f"host 0 ({os.uname().nodename}) was ended by SIGKILL"
@@ -245,9 +250,9 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(ended, second)
         waited, deadline = "", time.monotonic() + WITHIN
-        while "waits" not in waited and time.monotonic() < deadline:
+        waits = r"learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:\d+, \d+ s so far \(Connection refused\)\n"
+        while not re.search(waits, waited) and time.monotonic() < deadline:
             waited += capsys.readouterr().err
-        waits = r"learner.hosts: host 1 of 2 waits for host 0 at 127.0.0.1:\d+, \d s so far \(Connection refused\)\n"
         assert re.search(waits, waited)
         assert ended(watched(f"{MET}time.sleep(1)", rank=0)) == End(0)
         assert ending.result() == End(0)
@@ -316,7 +321,7 @@ def test_supervisors_that_have_met_name_the_port_where_their_hosts_do_not(
     monkeypatch.setattr(supervisor, "TELL", 0.3)
     first, second = watched(LIVES, rank=0), watched(LIVES, rank=1)
     first._port = closed = free_port()  # as behind a firewall
-    met = ["(the supervisors have met)", "(the supervisors have met; Connection refused)"]
+    met = ["(the supervisors have met)", "(its supervisor has met host 0's; Connection refused)"]
     at = f"at JAX's service 127.0.0.1:{closed}"
     waits = [rf"host {rank} of 2 waits for the others {at}, \d+ s so far {re.escape(met[rank])}\n" for rank in (0, 1)]
     printed: list[str] = []

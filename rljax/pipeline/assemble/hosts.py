@@ -161,7 +161,11 @@ def initialise(config: Config, service: str) -> None:
         advice = "; start all of them with the same coordinator"
         if service:
             reach = f"let all reach JAX's service {service}, whose port is another at each start"
-            advice = f", though its supervisor has met host 0's: {reach}" if keys.rank else f"{advice}, and {reach}"
+            advice = (
+                f", though its supervisor has met host 0's; start all, and {reach}"
+                if keys.rank
+                else f"{advice}, and {reach}"
+            )
         raise HostLost(
             f"learner.hosts.coordinator={keys.coordinator}: host {keys.rank} of {keys.number} did not meet the others "
             f"within {seconds} s{advice}"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.rollout.routes import join_routes
+from rljax.rollout.workflows.workflow import BrokenContract
 from rljax.trajectory import NOT_SAMPLED
 from sidecar.protocol import UNKNOWN_ROUTE, Completion
 
@@ -49,12 +50,12 @@ class Transcript:
         """Adds a turn that the model sampled, going on from `row`.
 
         Raises:
-            ValueError: its experts are those of another prompt.
+            BrokenContract: its experts are those of another prompt.
         """
         start, routes = self._length, completion.routes
         self._add(completion.token_ids, completion.logprobs, completion.versions)
         if routes is not None and len(routes) != self.row_length:
-            raise ValueError(
+            raise BrokenContract(
                 f"a reply has the experts of {len(routes)} tokens, and the row that it ends has {self.row_length}: ask "
                 "for it with Transcript.row as the prompt, or call begin_row before another one is added"
             )

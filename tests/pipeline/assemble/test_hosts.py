@@ -149,4 +149,4 @@ def test_a_host_that_is_let_in_and_does_not_reach_jax_names_its_port() -> None:
     service = f"127.0.0.1:{free_port()}"
     done = subprocess.run([sys.executable, "-c", UNREACHED.format(service)], capture_output=True, text=True, check=True)
     said = "learner.hosts.coordinator=first:8476: host 1 of 2 did not meet the others within 1 s, though its supervisor"
-    assert done.stdout.startswith(f"{said} has met host 0's: let all reach JAX's service {service}, ")
+    assert done.stdout.startswith(f"{said} has met host 0's; start all, and let all reach JAX's service {service}, ")

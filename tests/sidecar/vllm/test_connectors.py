@@ -21,6 +21,8 @@ from sidecar.vllm.settings import VllmSettings
 from tests.sidecar.vllm.models import random_model
 
 OFFLOADS = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2**20}}
+FILES = {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs", "root_dir": "nowhere"}]}
+TIERED = {**OFFLOADS, "kv_connector_extra_config": {"cpu_bytes_to_use": 2**20, **FILES}}
 EXAMPLE = {"kv_connector": "ExampleConnector"}
 OPENS = {"0": stepped.open_engine, "1": concurrent.open_engine}
 
@@ -64,6 +66,8 @@ def test_one_that_drops_what_it_keeps_is_taken(engine_args: dict[str, Any], mode
     ("engine_args", "named"),
     [
         (given(EXAMPLE), "ExampleConnector"),
+        (given(TIERED), "OffloadingConnector"),
+        (given({"kv_connector": "MooncakeStoreConnector"}), "MooncakeStoreConnector"),
         (given({"kv_connector": "LMCacheConnectorV1"}), "LMCacheConnectorV1"),
         (given(several(OFFLOADS, EXAMPLE)), "ExampleConnector"),
         (given(several(OFFLOADS, several(EXAMPLE))), "ExampleConnector"),
@@ -74,6 +78,6 @@ def test_one_that_cannot_is_refused_before_an_engine_starts(
     processes: str, engine_args: dict[str, Any], named: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", processes)
-    wanted = re.escape(f"sidecar.engine_args: {named} cannot drop keys and values of older weights")
+    wanted = re.escape(f"sidecar.engine_args: {named} may bring keys and values of older weights back")
     with pytest.raises(EngineError, match=wanted):
         OPENS[processes](name="engine", settings=asdict(settings(model, engine_args)))

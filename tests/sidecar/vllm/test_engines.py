@@ -144,6 +144,23 @@ def test_requests_keep_the_kv_that_they_have_where_they_are_told_to(lab: Lab) ->
         np.testing.assert_allclose(done.logprobs[old:], expected, atol=1e-4)
 
 
+def test_none_is_kept_of_a_version_that_is_rolled_back(lab: Lab) -> None:
+    async def run() -> Completion:
+        await serve(lab, 1)
+        running = ask(lab, max_new_tokens=ENDLESS, seed=3)
+        await until_sampled(lab, running)
+        await serve(lab, 0, UpdatePolicy.KEEP_KV)
+        await lab.engine.score(PROMPT)  # the request goes along
+        await lab.engine.pause(PauseMode.ABORT)
+        await lab.engine.resume()
+        return await running
+
+    done = lab.run(run())
+    lost = done.versions == 1
+    assert 0 < lost.sum() < len(done.versions)
+    np.testing.assert_allclose(done.logprobs[~lost], response_logprobs(lab, 0, done)[~lost], atol=1e-4)
+
+
 def test_draining_lets_the_running_end_with_the_weights_that_they_began_with(lab: Lab) -> None:
     async def run() -> tuple[Completion, Completion]:
         await serve(lab, 0)

@@ -44,7 +44,7 @@ def run(jobs: list[dict[str, Any]], directory: Path) -> None:
         [sys.executable, "-m", "tests.sidecar.vllm.pushes", str(directory / "jobs.json")],
         env={**os.environ, **variables, "VLLM_LOGGING_LEVEL": "WARNING"},
         check=True,
-        timeout=400,
+        timeout=550,
     )
 
 

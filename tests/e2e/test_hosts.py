@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import psutil
 import pytest
-from program import ROOT, Started, assert_balanced, batches_of, free_port, steps_trained, warn_once
+from program import ROOT, Started, assert_balanced, batches_of, free_port, query, steps_trained, warn_once
 
 from bench.cable import ADDRESSES, Cable, two_machines
 from rljax.config.schema import ModelConfig, TinyConfig
@@ -28,18 +29,26 @@ GOES_ON = ": all hosts end; the same command goes on from the last checkpoint"
 FEW = ("mode=both", f"learner.mesh.fsdp={DEVICES}", "observe.report=false", "eval_steps=none")
 
 
-def start(run_dir: Path, cache: Path, number: int, *overrides: str, halt: str = "") -> list[Started]:
-    """Starts so many hosts, which share the devices; the third halts at the failpoint, if any is named."""
+def start(
+    run_dir: Path,
+    cache: Path,
+    number: int,
+    *overrides: str,
+    few: Sequence[str] = FEW,
+    halts: Mapping[int, str] = MappingProxyType({}),
+    heartbeat: int = 10,
+) -> list[Started]:
+    """Starts so many hosts, which share the devices; ``halts`` are the failpoints at which some halt, by rank."""
     coordinator = f"learner.hosts.coordinator=127.0.0.1:{free_port()}"
     flags = devices_of_each(number)
     if number == 1:
-        return [Started(run_dir, cache, *FEW, *overrides, **flags)]
-    hosts = (f"learner.hosts.number={number}", coordinator, f"learner.hosts.heartbeat_timeout={60 if halt else 10}")
+        return [Started(run_dir, cache, *few, *overrides, **flags)]
+    hosts = (f"learner.hosts.number={number}", coordinator, f"learner.hosts.heartbeat_timeout={heartbeat}")
     ranks = [f"learner.hosts.rank={rank}" for rank in range(number)]
-    strikes = ["", "", halt, ""]
+    strikes = [f"{halts[rank]}=SIGSTOP" if rank in halts else "" for rank in range(number)]
     return [
-        Started(run_dir, cache, *FEW, *hosts, rank, *overrides, failpoint=strike, **flags)
-        for rank, strike in zip(ranks, strikes, strict=False)
+        Started(run_dir, cache, *few, *hosts, rank, *overrides, failpoint=strike, **flags)
+        for rank, strike in zip(ranks, strikes, strict=True)
     ]
 
 
@@ -73,7 +82,7 @@ def test_four_hosts_then_two_and_then_one_train_what_one_process_does(tmp_path: 
     and two hosts go on. They are asked too, and one process ends the run over another mesh.
     """
     end(start(tmp_path / "one", cache, 1))
-    four = start(tmp_path / "run", cache, 4, halt="agree:2=SIGSTOP")
+    four = start(tmp_path / "run", cache, 4, halts={2: "agree:2"}, heartbeat=60)
     halts_for_a_while(four[2])
     four[0].until(lambda: steps_trained(tmp_path / "run") >= 2, "two steps")
     assert four[1].end(signal.SIGTERM) == 0, four[1].printed
@@ -100,16 +109,22 @@ def test_four_hosts_then_two_and_then_one_train_what_one_process_does(tmp_path: 
     assert_same_weights(tmp_path / "run", tmp_path / "one")
 
 
-def halts_for_a_while(host: Started) -> None:
-    """Waits until a host has halted itself, and has it go on after seconds in which the others come to wait for it."""
+def halted(host: Started) -> list[psutil.Process]:
+    """Waits until a host has halted itself; returns its process."""
 
-    def halted() -> list[psutil.Process]:
+    def found() -> list[psutil.Process]:
         processes = psutil.Process(host.process.pid).children()
         return [process for process in processes if process.status() == psutil.STATUS_STOPPED]
 
-    host.until(lambda: bool(halted()), "its halt")
+    host.until(lambda: bool(found()), "its halt")
+    return found()
+
+
+def halts_for_a_while(host: Started) -> None:
+    """Waits until a host has halted itself, and has it go on after seconds in which the others come to wait for it."""
+    there = halted(host)
     time.sleep(12)  # less than its heartbeat_timeout
-    for process in halted():
+    for process in there:
         process.resume()
 
 
@@ -259,6 +274,32 @@ def test_all_end_when_one_is_lost_and_the_same_commands_go_on(tmp_path: Path, ca
         process.resume()
     assert hosts[1].end() == HOST_LOST, hosts[1].printed
     end(successors)
+    assert_balanced(run_dir, groups=24)
+
+
+def test_hosts_0_that_halt_and_go_on_when_others_have_taken_over_harm_nothing(tmp_path: Path, cache: Path) -> None:
+    """One as it announces a version, the next as it commits a checkpoint, each with its supervisor. The explorer finds
+    them silent.
+    """
+    run_dir, former = tmp_path / "run", list[tuple[Started, list[psutil.Process]]]()
+    few = ("mode=train", *FEW[1:], "rollout.claim_timeout=2")
+    explorer = Started(run_dir, cache, "mode=explore", *few[1:])
+    silent = "SELECT 1 FROM processes WHERE name = 'trainer' AND NOT alive"
+    for failpoint in ("announce:2", "commit:2"):
+        hosts = start(run_dir, cache, 2, few=few, halts={0: failpoint})
+        asleep = [psutil.Process(hosts[0].process.pid), *halted(hosts[0])]
+        asleep[0].suspend()
+        former.append((hosts[0], asleep))
+        assert "host 0 (127.0.0.1) has shown no sign of life for 10 s" in lost(hosts[1], within=60)
+        explorer.until(lambda: bool(query(run_dir, silent)), "the explorer to find host 0 silent")
+
+    successors, done = start(run_dir, cache, 2, few=few), steps_trained(run_dir)
+    successors[0].until(lambda: steps_trained(run_dir) > done, "a step more")
+    for host, asleep in former:
+        for process in asleep:
+            process.resume()
+        assert host.end() in (1, HOST_LOST), host.printed
+    end([*successors, explorer])
     assert_balanced(run_dir, groups=24)
 
 

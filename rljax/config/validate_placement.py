@@ -255,12 +255,12 @@ def _check_pinned(config: Config) -> Refusals:
     if rank is None:
         yield ConfigError(
             f"{what}: engines hold several versions as adapters of one model, and there is none; set model.lora.rank, "
-            "or write in_flight, drain or abort"
+            "or write in_flight, keep_kv, drain or abort"
         )
     elif most is not None and rank > most:
         yield ConfigError(
             f"{what}: sidecar.engine={engine} holds adapters up to rank {most}, and model.lora.rank is {rank}; lower "
-            "it, or write in_flight, drain or abort"
+            "it, or write in_flight, keep_kv, drain or abort"
         )
     if config.sync_method == "nccl":
         yield ConfigError(

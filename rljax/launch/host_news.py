@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rljax.launch.host_links import trouble_at
+from rljax.launch.host_links import trouble_at, why_not_reached
 from rljax.launch.host_process import Place
 from sidecar.errors import printable
 
@@ -48,20 +48,17 @@ def say_where_jax_is_not_reached(place: Place, service: str) -> str:
 
 
 def warn_where_host_0_is_elsewhere(coordinator: str) -> None:
-    """Prints that the others look for host 0 on another machine than this, on which it is, if so."""
+    """Prints that the others look for host 0 on another machine than this, on which it is, or by no known name."""
     machine = coordinator.rpartition(":")[0]
-    if is_elsewhere(machine):
-        here = f"host 0 is on {socket.gethostname()}, and {machine} is another machine"
-        say(f"learner.hosts.coordinator={coordinator}: {here}, unless that leads here; write host 0's, for all hosts")
-
-
-def is_elsewhere(machine: str) -> bool:
-    """Returns whether a name is surely that of another machine: it has addresses, and none is one of this machine's."""
     try:
         found = socket.getaddrinfo(machine.strip("[]"), 0, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the second of a name that no machine can have
-        return False
-    return all(_is_foreign(family, address) for family, _, _, _, address in found)
+    except (OSError, UnicodeError) as error:  # the second of a name that no machine can have
+        what = f"{machine} is not known here ({why_not_reached(error)}), unless the others know it"
+    else:
+        what = f"host 0 is on {socket.gethostname()}, and {machine} is another machine, unless that leads here"
+        if not all(_is_foreign(family, address) for family, _, _, _, address in found):
+            return
+    say(f"learner.hosts.coordinator={coordinator}: {what}; write host 0's, for all hosts")
 
 
 def _is_foreign(family: int, address: Any) -> bool:

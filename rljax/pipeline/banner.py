@@ -163,10 +163,16 @@ def _engines(config: Config, learners: Sequence[jax.Device]) -> list[str]:
         config.engine_dtype,
         f"{sidecar.max_concurrency} requests at once each",
         f"weights by {_channel(config)}",
-        *([f"update_policy=pin: {config.staleness_bound + 1} versions at once"] * (sidecar.update_policy == "pin")),
+        *_policy(config),
         *(f"judge {name}: {one.path} on {one.num_engines} × {one.engine}" for name, one in config.asked_judges.items()),
         *(f"reward model {name}: {one.path}, {one.dtype}" for name, one in config.asked_reward_models.items()),
     ]
+
+
+def _policy(config: Config) -> list[str]:
+    policy = config.sidecar.update_policy
+    held = f": {config.staleness_bound + 1} versions at once" if policy == "pin" else ""
+    return [] if policy == "in_flight" else [f"update_policy={policy}{held}"]
 
 
 def _channel(config: Config) -> str:

@@ -108,7 +108,7 @@ class Trainer:
         for change in self._run.write_config(self._config, self._learner.steps, self._fence.check):
             self._observers.message(f"changed since the run last started: {change}")
         if self._lineage > 1 and not self._learner.steps:
-            self._observers.message("no checkpoint had been saved: training begins again at step 0")
+            self._observers.message("no step had been saved: training begins again at step 0")
         self._observers.resume(self._learner.steps, self._fence)
         if (done := self._learner.steps) >= self._config.max_steps:
             message = f"nothing is left to train: {done} steps are done and max_steps={self._config.max_steps}"

@@ -117,6 +117,8 @@ def test_an_adapter_is_told_with_what_it_is_on() -> None:
     assert "the learner keeps 9.0 MiB a device" in lines[2]
     assert lines[3].endswith("weights by checkpoint · update_policy=pin: 4 versions at once"), "S = ⌈2⌉ + 2 - 1 = 3"
     assert explorer_banner(config, ROOT)[1].endswith("update_policy=pin: 4 versions at once")
+    kept = dataclasses.replace(config, sidecar=dataclasses.replace(CONFIG.sidecar, update_policy="keep_kv"))
+    assert explorer_banner(kept, ROOT)[1].endswith("update_policy=keep_kv")
 
 
 @pytest.mark.parametrize(("replay", "told"), [("off", ""), ("record", ", router_replay=record")])

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-from forked import Forked
-from forked import start as fork
+
+from tests.e2e.forked import Forked
+from tests.e2e.forked import start as fork
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"

@@ -7,6 +7,7 @@ import pytest
 
 from rljax.rollout.listener import join
 from rljax.rollout.workflows.transcript import Transcript
+from rljax.rollout.workflows.workflow import BrokenContract
 from sidecar.protocol import Completion
 
 
@@ -70,7 +71,9 @@ def test_turns_of_a_row_go_on_from_one_another() -> None:
 def test_a_reply_to_another_prompt_than_the_row_is_refused(known: list[int]) -> None:
     transcript = Transcript()
     transcript.add_text(np.zeros(1, np.int32))
-    with pytest.raises(ValueError, match=f"experts of {len(known)} tokens, and the row that it ends has 3: ask for it"):
+    with pytest.raises(
+        BrokenContract, match=f"experts of {len(known)} tokens, and the row that it ends has 3: ask for it"
+    ):
         transcript.add_reply(completion(2, known))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -174,9 +176,14 @@ def steps_trained(run_dir: Path) -> int:
 
 
 def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
+    """Returns a port that nobody listens at, and that no connection is given before a program that starts listens there:
+    one below those that Linux gives to connections (a test has met one).
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as unused, contextlib.suppress(OSError):
+            unused.bind(("", port))
+            return port
 
 
 def assert_nothing_is_left(family: list[psutil.Process]) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from rljax.launch.host_links import LONGEST, Hello, Link, Visit
 from rljax.launch.host_news import say_where_jax_is_not_reached, warn_where_host_0_is_elsewhere
-from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
+from tests.e2e.program import free_port
 
 HELLO = Hello("/runs/first", 2, 1, "node08")
 WITHIN = 30.0

@@ -26,10 +26,10 @@ from rljax.config.schema import Config, HostsConfig
 from rljax.interrupts import HOST_LOST, REFUSED
 from rljax.launch import host_links, supervisor
 from rljax.launch.host_links import Link
-from rljax.launch.host_places import free_port
 from rljax.launch.host_process import HostProcess, Place
 from rljax.launch.supervisor import End, Supervisor
 from sidecar.workers import lifeline
+from tests.e2e.program import free_port
 
 CHILD = """
 import json, os, signal, sys, time

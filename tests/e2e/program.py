@@ -176,8 +176,8 @@ def steps_trained(run_dir: Path) -> int:
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens at, and that no connection is given before a program that starts listens there:
-    one below those that Linux gives to connections (a test has met one).
+    """Returns a port that nobody listens at, one below those that Linux gives to connections: none has it before a
+    program that starts listens there.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

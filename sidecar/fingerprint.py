@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sidecar.channels.versions import checksum
+from sidecar.checksum import checksum
 from sidecar.stored import StoredTensor, Tensor
+
+_KIND = "crc32"
+"""Of checksum: runs have written fingerprints of it."""
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -19,7 +22,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
     All of their bytes do: two models of one fingerprint differ in a tensor by a coincidence of one in four thousand
     million, or because somebody has made one to, which is not defended against. Tensors in files are read one after
-    the other, at the 1 to 4 GB/s of `checksum`, and once in a process: after that files of the same size and time of
+    the other, at 1 to 4 GB/s, and once in a process: after that files of the same size and time of
     change are taken for the same.
 
     Args:
@@ -36,7 +39,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def _identity(tensor: Tensor) -> str:
     if not isinstance(tensor, StoredTensor):
-        return f"{list(tensor.shape)} {tensor.dtype} {checksum(tensor)}"
+        return f"{list(tensor.shape)} {tensor.dtype} {checksum(tensor, _KIND)}"
     stored = replace(tensor, dtype=None)
     try:
         status = tensor.file.stat()

@@ -11,7 +11,7 @@ import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from sidecar.channels.versions import checksum
+from sidecar.checksum import checksum
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,7 +80,7 @@ class StoredTensor:
                 array: np.ndarray = opened.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
             raise DamagedFileError(f"{self.file} is damaged or incomplete ({error}); fetch it again") from None
-        if self.checksum is not None and checksum(array) != self.checksum:
+        if self.checksum is not None and checksum(array, self.checksum) != self.checksum:
             raise DamagedFileError(
                 f"{self.file} is damaged: the checksum of {self.name} is not {self.checksum}; put a copy in its place, "
                 f"or remove {self.file.parent} and make it again the way it was made"

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import tensorstore
 
-from sidecar.channels.versions import checksum
+from sidecar.checksum import checksum
 from sidecar.errors import first_line
 
 _READ_SECONDS = 1200.0
@@ -41,7 +41,7 @@ def checksums_of(state: Any) -> dict[str, str]:
     The shards of the state are copied to the host for it, as Orbax does to write them.
     """
     leaves = named_leaves(state)
-    with ThreadPoolExecutor(_WORKERS) as pool:  # zlib lets go of the interpreter
+    with ThreadPoolExecutor(_WORKERS) as pool:  # a checksum lets go of the interpreter
         return dict(zip(leaves, pool.map(lambda leaf: checksum(_on_host(leaf)), leaves.values()), strict=True))
 
 
@@ -79,10 +79,10 @@ def unflattened(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def checksum_of_metadata(metadata: Mapping[str, Any]) -> str:
-    """Returns the checksum of metadata: the same for the same JSON, however it is spelled."""
+def checksum_of_metadata(metadata: Mapping[str, Any], like: str = "xxh3") -> str:
+    """Returns the `checksum` of metadata: the same for the same JSON, however it is spelled."""
     spelled = json.dumps(metadata, sort_keys=True).encode()
-    return checksum(np.frombuffer(spelled, np.uint8))
+    return checksum(np.frombuffer(spelled, np.uint8), like)
 
 
 def verify_arrays(checkpoint: Path, expected: Mapping[str, Checksum]) -> None:
@@ -115,7 +115,7 @@ def read_arrays(checkpoint: Path, expected: Mapping[str, Checksum | None]) -> It
     for name, wanted in expected.items():
         array = _read(checkpoint, name, context)
         for part, sum_of_part in ({"": wanted} if isinstance(wanted, str) else wanted or {}).items():
-            if (found := checksum(array[_slices(part)])) != sum_of_part:
+            if (found := checksum(array[_slices(part)], sum_of_part)) != sum_of_part:
                 where = f"{name}[{part}]" if part else name
                 raise DamagedArrayError(f"{where} is corrupted: its checksum is {found}, and {sum_of_part} was saved")
         yield array

@@ -30,7 +30,8 @@ from rljax.weights.gathering import Tensors
 from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.weights.parts import owners
 from rljax.weights.publisher import SharedTensors
-from sidecar.channels.versions import TensorInfo, checksum, tensor_info
+from sidecar.channels.versions import TensorInfo, tensor_info
+from sidecar.checksum import checksum
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 from sidecar.fingerprint import fingerprint

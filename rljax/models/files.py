@@ -18,7 +18,7 @@ from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.families.registry import from_config, to_config
 from rljax.models.hf_names import check_tensors, from_hf, tensor_shapes
-from sidecar.channels.versions import checksum
+from sidecar.checksum import checksum
 from sidecar.stored import CHECKSUMS, INDEX, WEIGHTS, StoredTensor, Tensor, every_tensor
 
 _SHARD_BYTES = 5_000_000_000

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rljax.observe.parts import CHECKSUM, GATHER, note, part
-from sidecar.channels.versions import TensorInfo, checksum
+from sidecar.channels.versions import TensorInfo
+from sidecar.checksum import checksum
 
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """numpy's name of a dtype, by its config name."""
@@ -53,7 +54,7 @@ def gathered(tensors: Tensors, dtype: str) -> Iterator[dict[str, np.ndarray]]:
 
 def infos_of(arrays: Mapping[str, np.ndarray]) -> dict[str, TensorInfo]:
     """Returns what a manifest says of arrays."""
-    with part(CHECKSUM), ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter
+    with part(CHECKSUM), ThreadPoolExecutor() as pool:  # a checksum lets go of the interpreter
         sums = list(pool.map(checksum, arrays.values()))
     return {name: TensorInfo(a.shape, str(a.dtype), s) for (name, a), s in zip(arrays.items(), sums, strict=True)}
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from sidecar.channels.changes import unpacked_changes, with_changes
+from sidecar.checksum import checksum
 from sidecar.errors import first_line
 
 MANIFEST_NAME = "manifest.json"
@@ -169,11 +169,6 @@ def array_spec(directory: Path, name: str) -> dict[str, Any]:
     """Returns what tensorstore opens an array of a version by, in its directory or that of a part."""
     kvstore = {"driver": "ocdbt", "base": f"file://{directory / _ARRAYS}/", "path": f"{name}/"}
     return {"driver": "zarr3", "kvstore": kvstore}
-
-
-def checksum(array: np.ndarray) -> str:
-    """Returns the CRC-32 of the array's bytes in C order, as ``crc32:xxxxxxxx`` (1 to 4 GB/s a core)."""
-    return f"crc32:{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -361,7 +356,7 @@ def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> Non
             f"{path}: tensor {name} is {found[1]} {list(found[0])}, the manifest says {expected.dtype} "
             f"{list(expected.shape)}; publish the version again"
         )
-    actual = checksum(array)
+    actual = checksum(array, expected.checksum)
     if actual != expected.checksum:
         raise VersionError(
             f"{path}: tensor {name} is corrupted: its checksum is {actual}, the manifest says {expected.checksum}; "

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
+from xxhash import xxh3_64_hexdigest
 
 from rljax.learner.checkpoints import CheckpointError, Checkpoints, DamagedCheckpointError
 from rljax.learner.checksums import DamagedArrayError, verify_arrays
@@ -227,7 +227,7 @@ def test_a_byte_that_flipped_in_an_array_is_noticed_wherever_it_is(tmp_path: Pat
                 checkpoints.restore(2, abstract(state))
             assert re.fullmatch(
                 rf"the checkpoint of step 2 in \S+ is damaged: {re.escape(name)} is corrupted: its checksum is "
-                rf"crc32:\w{{8}}, and crc32:{zlib.crc32(array.tobytes()):08x} was saved; the one before is of step 1",
+                rf"xxh3:\w{{16}}, and xxh3:{xxh3_64_hexdigest(array.tobytes())} was saved; the one before is of step 1",
                 str(caught.value),
             )
             with pytest.raises(DamagedCheckpointError, match=re.escape(name)):
@@ -261,7 +261,7 @@ def test_a_byte_that_flipped_in_the_metadata_gives_no_other_lineage_and_leaves_n
         except DamagedCheckpointError:
             noticed.add(place)
         file.write_bytes(whole)
-    for name in (b"custom_metadata", b"lineage", b'"checksums', b"params.embedding", b"crc32:"):
+    for name in (b"custom_metadata", b"lineage", b'"checksums', b"params.embedding", b"xxh3:"):
         at = whole.index(name) + 3
         assert at in noticed, name
         flip(file, at)

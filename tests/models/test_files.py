@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from xxhash import xxh3_64_hexdigest
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.families.registry import from_config
@@ -202,6 +202,6 @@ def test_a_byte_that_flipped_in_a_tensor_is_noticed_wherever_it_is(tmp_path: Pat
             file.write_bytes(damaged)
             with pytest.raises(ValueError, match=rf"{file.name} is damaged: the checksum of {name} is not ") as error:
                 load_directory(directory)
-            assert f"crc32:{zlib.crc32(content):08x}" in str(error.value)
+            assert f"xxh3:{xxh3_64_hexdigest(content)}" in str(error.value)
     file.write_bytes(whole)
     load_directory(directory)

@@ -377,7 +377,7 @@ def test_a_version_that_is_wrong_leaves_the_engine_on_its_own(lab: Lab, fault: s
     if fault == "corrupt":
         manifest = next((lab.directory / fault).glob("*/manifest.json"))
         text = manifest.read_text()
-        at = text.index("crc32:") + len("crc32:")
+        at = text.index("xxh3:") + len("xxh3:")
         manifest.write_text(text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :])
     if fault == "gone":
         update = dataclasses.replace(update, path=update.path + "x")

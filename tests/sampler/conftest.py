@@ -89,6 +89,15 @@ class Lab:
                 gate.opened.set()
             await engine.close()
 
+    def whole(self, request: GenerateRequest) -> Completion:
+        """What a request gets that nothing disturbs."""
+
+        async def main() -> Completion:
+            async with self.engine() as engine:
+                return await engine.generate(request)
+
+        return asyncio.run(main())
+
     def logits(self, prompt, tokens=(), version: int = 0) -> np.ndarray:
         """float64 [n, vocabulary]: what transformers predicts for each response token from its whole prefix."""
         ids = torch.tensor([[*prompt, *tokens]])

@@ -116,7 +116,7 @@ def test_abort_keeps_tokens(lab):
     request = lab.request("long", [4, 5], max_new_tokens=LONG, seed=5)
 
     async def main():
-        gate = lab.gate(decodes=3)
+        gate = lab.gate(3)
         async with lab.engine(slots=1, trace=gate) as engine:
             running = asyncio.create_task(engine.generate(request))
             queued = asyncio.create_task(engine.generate(lab.request("queued", [1], max_new_tokens=3)))
@@ -150,7 +150,7 @@ def test_abort_of_a_waiting_request_returns_no_tokens(lab):
 
 def test_priority_and_arrival_order(lab):
     async def main():
-        gate = lab.gate(decodes=1)
+        gate = lab.gate(1)
         ends = []
         async with lab.engine(slots=1, trace=gate) as engine:
 
@@ -197,7 +197,7 @@ def test_requests_that_can_never_be_served(lab):
 
 def test_a_cancelled_request_leaves_its_slot(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             task = asyncio.create_task(engine.generate(lab.request("a", [1], max_new_tokens=LONG)))
             await gate.wait()
@@ -216,7 +216,7 @@ def test_a_cancelled_request_leaves_its_slot(lab):
 
 def test_close_ends_everything(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             tasks = [
                 asyncio.create_task(engine.generate(lab.request(str(i), [1], max_new_tokens=LONG))) for i in range(3)

@@ -28,7 +28,7 @@ def test_pause_keep(lab):
     request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
 
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(trace=gate) as engine:
             (running,), pause = await paused_engine(lab, engine, gate, PauseMode.KEEP, [request])
             await pause
@@ -54,7 +54,7 @@ def test_pause_wait_runs_to_the_end_and_holds_new_ones(lab):
     requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
 
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             (first, second), pause = await paused_engine(lab, engine, gate, PauseMode.WAIT, requests)
             await pause
@@ -73,7 +73,7 @@ def test_pause_wait_runs_to_the_end_and_holds_new_ones(lab):
 
 def test_pause_wait_with_an_update_in_between_still_runs_to_the_end(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(trace=gate) as engine:
             request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
             task = asyncio.create_task(engine.generate(request))
@@ -94,7 +94,7 @@ def test_pause_abort_returns_everything(lab):
     requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
 
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             tasks, pause = await paused_engine(lab, engine, gate, PauseMode.ABORT, requests)
             await pause

@@ -61,9 +61,8 @@ class EmbeddedEngine(SteppedEngine):
         """
         if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture, self._dtype = architecture, np.dtype(dtype).name
-        self._device = device or jax.local_devices()[0]
-        self._frozen = FrozenWeights(below, architecture, self._dtype, self._device)
+        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
+        self._architecture, self._frozen = architecture, FrozenWeights(below, architecture, self._dtype, self._device)
         self._batch = RunningBatch(
             architecture,
             slots=slots,

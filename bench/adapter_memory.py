@@ -31,6 +31,7 @@ from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.learner import frozen_base
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.trajectory import Group, TaskId, Trajectory
 from rljax.weights.publisher import OrbaxPublisher
@@ -74,8 +75,7 @@ def engine_of(learner: Learner, model: Path) -> Iterator[None]:
                 max_length=64,
                 decode_steps=4,
                 dtype=np.float32,
-                model=model,
-                shared=frozen_base(learner),
+                below=Below(model, frozen_base(learner)),
             )
             await engine.update_weights(WeightUpdate(1, 1, str(path)))
             return engine

@@ -29,6 +29,7 @@ from rljax.learner.learner import Learner
 from rljax.models.files import save_directory, stored_tensors
 from rljax.models.hf_names import to_hf
 from rljax.models.transformer import init_params
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
@@ -52,7 +53,7 @@ def megabytes(directory: Path) -> float:
 async def pushes(learner: Learner, directory: Path, weights: Path, number: int) -> list[tuple[float, float, float]]:
     """Returns the seconds of writing and loading of each push, and its MB."""
     engine = EmbeddedEngine(
-        ARCHITECTURE, slots=1, max_length=64, decode_steps=4, dtype=jax.numpy.bfloat16, model=directory
+        ARCHITECTURE, slots=1, max_length=64, decode_steps=4, dtype=jax.numpy.bfloat16, below=Below(directory)
     )
     publisher, found = OrbaxPublisher(weights), []
     for version in range(number + 1):

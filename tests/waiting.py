@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,3 +23,21 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {HANGS:g} s in vain"
         time.sleep(0.01)
+
+
+class Gate:
+    """Stops an engine, as its trace, after so many of its calls of a kind, until it is opened."""
+
+    def __init__(self, left: int, kind: str = "decode") -> None:
+        self.left, self.kind = left, kind
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, what: str, begin: float, end: float, numbers: dict[str, float]) -> None:
+        if what == self.kind:
+            self.left -= 1
+            if self.left == 0:
+                self.reached.set()
+                assert self.opened.wait(HANGS)
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, HANGS)

@@ -22,6 +22,8 @@ value that it was given; None where that is not known.
 """
 Note = Callable[[ConfigError], None]
 """Is told what is refused of a key, which has the value `REFUSED` then; or raises it."""
+hints_of: Callable[[Any], Mapping[str, Any]] = functools.cache(typing.get_type_hints)
+"""Returns the types of a dataclass's fields by name, whose texts typing would compile at each call."""
 
 
 def raised(error: ConfigError) -> None:
@@ -56,16 +58,6 @@ def hidden(module: str) -> str:
     if package not in ("envs", "rljax", "sidecar") or not os.path.isdir(folder) or ours.startswith(folder):
         return ""
     return f"; {package} is a package of rljax: give your folder another name"
-
-
-def hints_of(kind: Any) -> Mapping[str, Any]:
-    """Returns the types of a dataclass's fields by name."""
-    return _hints_of(kind)
-
-
-@functools.cache  # typing would compile their texts at each call
-def _hints_of(kind: Any) -> Mapping[str, Any]:
-    return types.MappingProxyType(typing.get_type_hints(kind))
 
 
 def build(kind: Any, values: Mapping[str, Any], path: str, unknown: Unknown, note: Note = raised) -> Any:

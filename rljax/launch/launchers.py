@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from rljax.config.schema import Config
 from rljax.launch.local import start_locally
 from rljax.launch.protocol import Launched, Launcher
-from rljax.ledger.database import Database
-from rljax.observe.trace import NullTrace, Trace
-from rljax.pipeline.assemble.run import Model
-from rljax.pipeline.assemble.tasksets import Tasksets
-from rljax.pipeline.run_dir import RunDir
 
 
-def _start_on_ray(
-    config: Config,
-    run: RunDir,
-    db: Database,
-    model: Model,
-    tasksets: Tasksets,
-    trace: Trace | NullTrace,
-    *,
-    needed: bool,
-) -> Launched:
+def _start_on_ray(*given: Any, **named: Any) -> Launched:
     from rljax.launch.ray_launcher import start_on_ray
 
-    return start_on_ray(config, run, db, model, tasksets, trace, needed=needed)
+    start: Launcher = start_on_ray
+    return start(*given, **named)
 
 
 LAUNCHERS: Mapping[str, Launcher] = {"local": start_locally, "ray": _start_on_ray}

@@ -14,6 +14,8 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
 
+from rljax.config.schema import Config
+from rljax.models.adapter import publishes_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_device
@@ -43,6 +45,11 @@ class FrozenBase:
         layers = self.params["layers"]
         each = (dict(zip(layers, arrays, strict=True)) for arrays in zip(*layers.values(), strict=True))
         return {**self.params, "layers": tuple(each)}
+
+
+def serves_engines(config: Config) -> bool:
+    """Returns whether engines of a learner's process and device compute with its frozen weights."""
+    return publishes_adapter(config) and config.engine_dtype == config.model.dtype
 
 
 def read_frozen(

@@ -30,28 +30,33 @@ Pairs = dict[str, tuple[jax.Array, jax.Array]]
 """The two factors of each adapted matrix of a layer, by its key."""
 
 
+@dataclass(frozen=True)
+class Below:
+    """Frozen weights below an adapter, as an engine is given them.
+
+    Attributes:
+        model: directory of them.
+        shared: those of a learner, in the engine's dtype and on its device; None: it has its own.
+    """
+
+    model: Path
+    shared: FrozenBase | None = None
+
+
 class FrozenWeights:
     """Weights below an adapter, on the device once for all versions. They are read when the first version needs them.
 
     Args:
-        model: directory of them; None: no version is an adapter.
+        below: where they are; None: no version is an adapter.
         architecture: of the model.
         dtype: of the computation.
         device: where to compute.
-        shared: those of a learner, in the same dtype and on the same device; None: there are none.
     """
 
-    def __init__(
-        self,
-        model: Path | None,
-        architecture: Architecture,
-        dtype: str,
-        device: jax.Device,
-        shared: FrozenBase | None = None,
-    ) -> None:
-        self._model, self._architecture, self._dtype, self._device = model, architecture, dtype, device
+    def __init__(self, below: Below | None, architecture: Architecture, dtype: str, device: jax.Device) -> None:
+        self._given, self._architecture, self._dtype, self._device = below, architecture, dtype, device
         self._below: tuple[tuple[str, str], Params] | None = None
-        if shared is not None:
+        if below is not None and (shared := below.shared) is not None:
             self._below = (shared.fingerprint, shared.dtype), shared.by_layer()
 
     def adapted(self, published: PublishedVersion) -> Params:
@@ -87,9 +92,9 @@ class FrozenWeights:
     def _base(self, adapter: AdapterInfo) -> Params:
         of = (adapter.base, adapter.base_dtype)
         if self._below is None or self._below[0] != of:
-            if self._model is None:
+            if self._given is None:
                 raise ValueError("the version is an adapter, and this engine was given no model to put it on")
-            tensors = frozen(adapter, stored_tensors(self._model), str(self._model))
+            tensors = frozen(adapter, stored_tensors(self._given.model), str(self._given.model))
             self._below = of, from_hf_by_layer(tensors, self._architecture, self._read)
         return self._below[1]
 

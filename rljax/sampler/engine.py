@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,10 +10,9 @@ import numpy as np
 
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
-from rljax.models.frozen import FrozenBase
 from rljax.models.hf_names import check_tensors
 from rljax.sampler import programs
-from rljax.sampler.adapted import FrozenWeights
+from rljax.sampler.adapted import Below, FrozenWeights
 from rljax.sampler.batch import RunningBatch
 from sidecar.channels.versions import PublishedVersion, Receiver, receive
 from sidecar.protocol import GenerateRequest, RequestError
@@ -41,8 +39,7 @@ class EmbeddedEngine(SteppedEngine):
         receive: Receiver = receive,
         trace: Trace | None = None,
         record_routes: bool = False,
-        model: Path | None = None,
-        shared: FrozenBase | None = None,
+        below: Below | None = None,
         held: int = 0,
     ) -> None:
         """Creates the engine and starts its thread.
@@ -59,33 +56,34 @@ class EmbeddedEngine(SteppedEngine):
             receive: reads the versions that `update_weights` names.
             trace: called for every ``prefill`` and ``decode``, and as `SteppedEngine` says.
             record_routes: see `Completion.routes`; of a model with experts.
-            model: directory of the frozen weights below versions that hold an adapter alone; None: there are none.
-            shared: these, where a learner has them on the device in this dtype.
+            below: the frozen weights below versions that hold an adapter alone; None: there are none.
             held: versions that are in use at once, each an adapter; 0: one at a time.
         """
         if min(slots, max_length - 1, decode_steps) < 1:
             raise ValueError(f"{name}: slots {slots}, max_length {max_length}, decode_steps {decode_steps}: too small")
-        self._architecture = architecture
-        self._device, self._dtype = device or jax.local_devices()[0], np.dtype(dtype).name
-        self._frozen = FrozenWeights(model, architecture, self._dtype, self._device, shared)
-        both: Any = {"max_length": max_length, "held": held, "trace": trace}
+        self._dtype, self._device = np.dtype(dtype).name, device or jax.local_devices()[0]
+        self._architecture, self._frozen = architecture, FrozenWeights(below, architecture, self._dtype, self._device)
         self._batch = RunningBatch(
             architecture,
             slots=slots,
+            max_length=max_length,
             decode_steps=decode_steps,
             dtype=self._dtype,
             device=self._device,
             tokenizer=tokenizer,
+            trace=trace,
             record_routes=record_routes,
-            **both,
+            held=held,
         )
         super().__init__(
             self._batch,
             name=name,
+            max_length=max_length,
             vocab_size=architecture.vocab_size,
             has_tokenizer=tokenizer is not None,
             receive=receive,
-            **both,
+            held=held,
+            trace=trace,
         )
 
     def _check(self, request: GenerateRequest) -> None:

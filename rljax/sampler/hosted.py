@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rljax.models.files import load_architecture
 from rljax.models.tokenizer import load_tokenizer
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from sidecar.stepping.jobs import Trace
 
@@ -34,7 +35,7 @@ def open_engine(
         tokenizer=load_tokenizer(model),
         name=name,
         record_routes=record_routes,
-        model=Path(model),
+        below=Below(Path(model)),
         held=held,
         trace=trace,
     )

@@ -29,3 +29,13 @@ def seed(write: Any) -> Any:
         return str(write(changed((SEEDS / name).read_text(), keys, left_out), name=name))
 
     return written
+
+
+@pytest.fixture
+def pair(seed: Any) -> Any:
+    """Writes the seeds' pair, each file with keys of its own and one left out."""
+
+    def written(explorer: dict[str, Any], trainer: dict[str, Any], of_explorer: str = "", of_trainer: str = "") -> str:
+        return f"{seed('explorer.yaml', explorer, of_explorer)},{seed('trainer.yaml', trainer, of_trainer)}"
+
+    return written

@@ -21,8 +21,8 @@ from rljax.config.foreign_keys import FOREIGN_KEYS, MOVED
 from rljax.config.load import as_plain, from_plain, key_help, load_config, to_config_dict
 from rljax.config.schema import AlgorithmConfig
 from rljax.config.validate import ConfigError
+from tests.config.making import make
 from tests.config.test_load import SIMPLE
-from tests.config.test_schema import make
 
 ROOT = Path(__file__).parents[2]
 

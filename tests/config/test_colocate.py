@@ -9,7 +9,7 @@ import pytest
 from rljax.config.schema import Config, ExplorerConfig, LearnerConfig, MeshConfig, SidecarConfig
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import engine_memory_share, learner_memory_share, shares_gpu_memory
-from tests.config.test_schema import make
+from tests.config.making import make
 
 APART = ExplorerConfig(own_process=True)
 

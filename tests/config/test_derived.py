@@ -7,16 +7,9 @@ import dataclasses
 import pytest
 
 from rljax.config.environments import TrainEnvManagerConfig
-from rljax.config.schema import (
-    AlgorithmConfig,
-    LearnerConfig,
-    MeshConfig,
-    ModelConfig,
-    RolloutConfig,
-    staleness_credit,
-)
+from rljax.config.schema import AlgorithmConfig, LearnerConfig, MeshConfig, ModelConfig, RolloutConfig, staleness_credit
 from rljax.config.validate_placement import device_indices
-from tests.config.test_schema import make
+from tests.config.making import make
 
 
 def test_the_schema_of_a_run_is_the_last_part_of_its_directory() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.config.load import publishable
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import make
+from tests.config.making import make
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is refused of a file of ROLL's or of a Trinity pair: one cause, one line, and with it all that settles it."""
+"""What is refused of a file of ROLL's or Trinity-RFT's: one cause, one line, and with it all that settles it."""
 
 from __future__ import annotations
 
@@ -23,99 +23,12 @@ STRATEGY = "actor_train.strategy_args.strategy_config"
 ENGINE = "actor_infer.strategy_args.strategy_config"
 
 
-@pytest.fixture
-def pair(seed: Any) -> Any:
-    """Writes the seeds' pair, each file with keys of its own and one of both left out."""
-
-    def written(explorer: dict[str, Any], trainer: dict[str, Any], left_out: str = "") -> str:
-        return f"{seed('explorer.yaml', explorer, left_out)},{seed('trainer.yaml', trainer, left_out)}"
-
-    return written
-
-
-REPEATS, EPOCHS = "algorithm.repeat_times", "buffer.total_epochs"
-
-
-@pytest.mark.parametrize(("key", "value"), [(EPOCHS, "x"), (REPEATS, "eight"), ("buffer.batch_size", "x")])
-@pytest.mark.parametrize("files", ["explorer", "trainer", "explorer, trainer"])
-def test_one_mistake_of_a_pair_is_one_line(key: str, value: Any, files: str, pair: Any) -> None:
-    wrong = {key: value}
-    [line] = lines(pair(wrong if "explorer" in files else {}, wrong if "trainer" in files else {}))
-    named = ", ".join(f"{file}.yaml" for file in files.split(", "))
-    assert line.startswith(f"{named}: {key} = '{value}' {key}='{value}' is no whole number above 0; write one")
-
-
-def test_a_mistake_names_each_override_that_it_takes(pair: Any) -> None:
-    path = pair({REPEATS: "eight"}, {})
-    taken = {"group_size": "8", "rollout_batch_size": "512", "max_steps": "116", "sidecar.max_concurrency": "128"}
-    [line] = lines(path)
-    before, *more, last = line.replace(" and ", ", ").split("--config.")
-    assert before.endswith("write one; or ")
-    assert {name.strip(", ") for name in (*more, last)} == set(taken)
-    assert load_config(path, taken) == load_config(pair({}, {}), taken)
-
-
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("key", [REPEATS, EPOCHS, "name", "model.max_response_tokens", "synchronizer.sync_interval"])
-def test_what_one_file_leaves_out_the_other_says(key: str, who: int, pair: Any) -> None:
-    null: list[dict[str, Any]] = [{}, {}]
-    null[who] = {key: None}
-    assert load_config(pair(*null)) == load_config(pair({}, {}))
-
-
-def test_what_both_leave_out_is_what_is_to_be_written(pair: Any) -> None:
-    """512 / 64 = 8."""
-    [line] = lines(pair({}, {}, REPEATS))
-    assert "batch_size × repeat_times = 64 and train_batch_size = 512" in line
-    assert "write repeat_times: 8; or --config.group_size and --config.max_steps" in line
-
-
-@pytest.mark.parametrize(("explorer", "trainer"), [(1024, 512), (1024, 2048), (2048, 1024), (512, 1024)])
-def test_a_length_in_which_a_pair_differs_is_told_at_once_by_its_own_value(
-    explorer: int, trainer: int, pair: Any
-) -> None:
-    """Of 2048 tokens in all, 2048 of a response leave none to a prompt; the files differ all the same."""
-    key = "model.max_response_tokens"
-    found = sorted(lines(pair({key: explorer}, {key: trainer, "trainer.grad_clip": "x", REPEATS: 4})))
-    assert [line.partition(" = ")[0] for line in found] == [
-        f"trainer.yaml: {REPEATS}",
-        f"trainer.yaml: {key}",
-        "trainer.yaml: trainer.grad_clip",
-    ]
-    assert f"{key} = {trainer} " in found[1]
-    assert f"by explorer.yaml: {key} it is {explorer}; make them agree" in found[1]
-
-
-LENGTHS = {"sidecar.max_model_len": "2048", "model.max_prompt_tokens": "1024", "learner.rows_per_microbatch": "32"}
-
-
-@pytest.mark.parametrize(("explorer", "trainer"), [(2048, 4096), (2048, 1536), (2048, 512), (1536, 2048), (512, 2048)])
-def test_a_pair_of_two_lengths_is_one_line_and_its_overrides_settle_it(explorer: int, trainer: int, pair: Any) -> None:
-    """Rows are as long as a trajectory, and 16384 / 2048 = 8 of each of 4 devices; 512 leave no room for a prompt."""
-    key = "model.max_model_len"
-    path = pair({key: explorer}, {key: trainer})
-    [line] = lines(path)
-    assert line.startswith(f"trainer.yaml: {key} = {trainer} ")
-    assert f"by explorer.yaml: {key} it is {explorer}; make them agree; or " in line
-    named = {name: value for name, value in LENGTHS.items() if f"--config.{name}" in line}
-    assert line.count("--config.") == len(named)
-    config = load_config(path, named)
-    assert (config.longest, config.sidecar.max_model_len, config.learner.rows_per_microbatch) == (2048, 2048, 32)
-
-
 def test_a_length_without_room_is_settled_by_what_its_line_names(write: Any) -> None:
     path = write(nested(TRINITY, "model.max_model_len", 100))
     [line] = lines(path)
     assert line.endswith("; or --config.model.max_prompt_tokens and --config.learner.rows_per_microbatch")
     config = load_config(path, {"model.max_prompt_tokens": "64", "learner.rows_per_microbatch": "6"})
     assert (config.model.max_response_tokens, config.longest) == (512, 576)
-
-
-def test_a_key_in_which_a_pair_differs_is_settled_by_the_override_that_its_line_names(pair: Any) -> None:
-    path = pair({"synchronizer.sync_method": "nccl"}, {"synchronizer.sync_method": "checkpoint"})
-    [line] = lines(path)
-    assert line.endswith("; make them agree, or write --config.sync_method")
-    assert load_config(path, {"sync_method": "checkpoint"}).sync_method == "checkpoint"
 
 
 def test_devices_that_are_not_read_are_settled_by_devices_and_their_mesh(write: Any) -> None:
@@ -133,18 +46,6 @@ def test_devices_that_are_not_read_are_settled_by_devices_and_their_mesh(write: 
         assert load_config(path, given).learner.mesh.fsdp == 4
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("buffer.explorer_input.taskset.default_workflow_type", "simple_workflow"),
-        ("buffer.explorer_input.taskset.name", "mine"),
-    ],
-)
-def test_what_stands_for_several_keys_differs_in_its_own_words(key: str, value: str, pair: Any) -> None:
-    [line] = lines(pair({key: value}, {}))
-    assert f"by explorer.yaml: {key} it is '{value}'; make them agree" in line
-
-
 def test_two_keys_of_one_file_are_held_to_each_other() -> None:
     one = Row("a", 1, True, {"x": 1}, "")
     two = Row("b", 2, True, {"x": 2}, "")
@@ -152,19 +53,6 @@ def test_two_keys_of_one_file_are_held_to_each_other() -> None:
     held = agreeing([one, two, published])
     assert [row.refused for row in held] == [False, True, False]
     assert (held[1].remark, held[1].keys) == ("x would be 2, and by a it is 1; make them agree", ("x",))
-
-
-def test_each_file_of_a_pair_has_gpus_of_its_own(pair: Any) -> None:
-    config = load_config(pair({"cluster.gpu_per_node": 4}, {"cluster.gpu_per_node": 2}))
-    assert (config.learner.devices, config.sidecar.devices) == ("gpu:0-1", "gpu:4-7")
-
-
-def test_a_taskset_without_a_path_is_one_line(pair: Any) -> None:
-    [line] = lines(pair({}, {}, "buffer.explorer_input.taskset.path"))
-    assert line == (
-        "explorer.yaml, trainer.yaml: buffer.explorer_input.taskset.path = None there is no path; write a hub id, "
-        "FILE.jsonl or FILE.parquet"
-    )
 
 
 DOMAINS = {"code": "KodCode", "judge": "RLVR", "math": "aime", "ifeval": "ifeval", "choice": "crossthinkqa"}
@@ -374,13 +262,6 @@ def test_a_value_that_is_none_is_answered_with_the_nearest(
     [line] = lines(write(nested(text, key, value)))
     assert line.startswith(f"{key} = '{value}' not one of ")
     assert f"; did you mean {meant}? Else write --config." in line
-
-
-def test_each_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [str(tmp_path / f"{name}.yaml") for name in "ab"]
-    assert main([f"--config={','.join(files)}"]) == 2
-    said = capsys.readouterr().err
-    assert all(f"{file}: no such file" in said for file in files)
 
 
 def test_what_is_written_of_a_file_has_short_lines(seed: Any, tmp_path: Path) -> None:

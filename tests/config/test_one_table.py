@@ -26,21 +26,6 @@ ENGINES = "explorer.rollout_model.engine_num"
 TEMPERATURE = "buffer.explorer_input.taskset.rollout_args.temperature"
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Any:
-    """Writes the seed's pair, each file with keys of its own."""
-
-    def written(explorer: dict[str, Any], trainer: dict[str, Any]) -> str:
-        for name, keys in (("explorer", explorer), ("trainer", trainer)):
-            text = (SEEDS / f"{name}.yaml").read_text()
-            for key, value in keys.items():
-                text = nested(text, key, value)
-            (tmp_path / f"{name}.yaml").write_text(text)
-        return f"{tmp_path / 'explorer.yaml'},{tmp_path / 'trainer.yaml'}"
-
-    return written
-
-
 def refused(path: str, **overrides: Any) -> list[tuple[str, str]]:
     """The key, with its file where there are two, and the message of each line that is refused."""
     with pytest.raises(ConfigError) as answered:

@@ -17,7 +17,7 @@ from rljax.config.load import as_plain, load_config
 from rljax.config.refusals import REFUSED, Refusals, RefusedConfig, Unreadable, hold, without
 from rljax.config.schema import AlgorithmConfig, Config, GeneratingConfig, KlConfig, LearnerConfig, SidecarConfig
 from tests.config.importer_files import RLVR, ROLL, TRINITY, nested
-from tests.config.test_schema import make
+from tests.config.making import make
 
 QUICKSTART = "configs/quickstart.py"
 

@@ -8,7 +8,7 @@ import pytest
 
 from rljax.config.schema import ServeConfig
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import make
+from tests.config.making import make
 
 
 @pytest.mark.parametrize(

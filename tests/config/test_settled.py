@@ -14,16 +14,6 @@ METHOD, ROOT, INTERVAL = "synchronizer.sync_method", "checkpoint_root_dir", "syn
 RESPONSE, WHOLE, TRAINED = "model.max_response_tokens", "model.max_model_len", "buffer.train_batch_size"
 
 
-@pytest.fixture
-def pair(seed: Any) -> Any:
-    """Writes the seeds' pair, each file with keys of its own and one left out."""
-
-    def written(explorer: dict[str, Any], trainer: dict[str, Any], of_explorer: str = "", of_trainer: str = "") -> str:
-        return f"{seed('explorer.yaml', explorer, of_explorer)},{seed('trainer.yaml', trainer, of_trainer)}"
-
-    return written
-
-
 @pytest.mark.parametrize("wrong", [9, "x", 0, 3])
 def test_engines_that_are_said_divide_the_gpus(wrong: Any, write: Any) -> None:
     """2 of 8 GPUs are the engines', whatever the file says, and the rest the learner's: 2 rows on each of 6."""

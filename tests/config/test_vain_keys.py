@@ -8,7 +8,7 @@ import pytest
 
 from rljax.config.schema import AlgorithmConfig, KlConfig, LearnerConfig, OptimizerConfig
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import make
+from tests.config.making import make
 
 ALONE = [AlgorithmConfig(adv_estimator=name) for name in ("dr_grpo", "grpo", "opmd_logavgexp", "opmd_mean", "rloo")]
 

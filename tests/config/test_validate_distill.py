@@ -11,7 +11,7 @@ from rljax.config.generating import GeneratingConfig
 from rljax.config.load import load_config
 from rljax.config.schema import AlgorithmConfig, DistillConfig, SidecarConfig, TasksConfig, TeacherConfig
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import TASKSET, make
+from tests.config.making import TASKSET, make
 
 TASKS = TasksConfig(train={"sums": TASKSET, "words": TASKSET})
 UNREWARDED = TasksConfig(train={"sums": dataclasses.replace(TASKSET, rewards=())})

@@ -22,7 +22,7 @@ from rljax.config.schema import (
     TeacherConfig,
 )
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import DEMONSTRATIONS, TASKSET, make
+from tests.config.making import DEMONSTRATIONS, TASKSET, make
 
 ALGORITHMS = [
     (

@@ -9,7 +9,7 @@ import pytest
 
 from rljax.config.schema import AlgorithmConfig, RowsConfig, TasksConfig
 from rljax.config.validate import ConfigError
-from tests.config.test_schema import DEMONSTRATIONS, TASKSET, make
+from tests.config.making import DEMONSTRATIONS, TASKSET, make
 
 EXPERT: list[tuple[dict[str, Any], str, str]] = [
     (

@@ -2,13 +2,15 @@
 seconds of CPU longer, and the tests make two hundred.
 
 What is forked runs ``python -m rljax.main`` as Python does, in a process of its own. The pages of `docs/`, the wheel
-and hosts are started from nothing.
+and hosts are started from nothing: a module that is imported here already hides that nobody else imports it, which
+`test_forked` looks for.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -70,7 +72,7 @@ class _Server:
         self._env = early(env)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "tests.e2e.forked", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.e2e.forked", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             env=dict(env),
             cwd=ROOT,
@@ -151,10 +153,20 @@ def become(streams: Sequence[int], arguments: Sequence[str], env: Mapping[str, s
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    sys.stdout = sys.__stdout__ = opened(1, sys.stdout, env)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = opened(2, sys.stderr, env)  # type: ignore[misc]
     sys.path[0] = cwd
     sys.argv = ["-m", *arguments]
     sys.orig_argv[:] = [sys.executable, "-m", "rljax.main", *arguments]
     runpy._run_module_as_main("rljax.main")  # type: ignore[attr-defined]
+
+
+def opened(number: int, before: Any, env: Mapping[str, str]) -> io.TextIOWrapper:
+    """Returns a standard stream as Python opens it when it starts: what it buffers depends on what it is."""
+    at_once = bool(env.get("PYTHONUNBUFFERED"))
+    buffer: Any = os.fdopen(number, "wb", 0 if at_once else -1, closefd=False)
+    lines = not at_once and (number == 2 or buffer.isatty())
+    return io.TextIOWrapper(buffer, before.encoding, before.errors, "\n", lines, at_once)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,11 @@ def start(
     ]
 
 
+def given(address: str = "127.0.0.1") -> tuple[str, ...]:
+    """What two hosts are both given."""
+    return (*FEW, "learner.hosts.number=2", f"learner.hosts.coordinator={address}:{free_port()}")
+
+
 def devices_of_each(number: int) -> dict[str, str]:
     return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // number}"}
 
@@ -161,19 +166,22 @@ def test_kl_in_the_reward_and_a_critic(tmp_path: Path, cache: Path) -> None:
     assert_same_weights(tmp_path / "run", tmp_path / "one", within=1e-5)
 
 
-def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> None:
-    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    given = (*FEW, *number)
-    hosts = [
-        Started(tmp_path / "run", cache, *given, "learner.hosts.rank=0", **flags),
-        Started(tmp_path / "run", cache, *given, "learner.hosts.rank=1", "learner.optimizer.beta1=0.8", **flags),
-    ]
+def assert_refused(hosts: list[Started], *said: str, code: int = 1, begun: bool = False) -> None:
+    """All end by this code, each with one line that says all this; where a run had begun, host 1 has said that."""
     for host in hosts:
-        assert host.end() == 1, host.printed
-        line = warn_once(host.printed)
-        assert "host 1" in line
-        assert "its config.learner.optimizer.beta1 is another than that of host 0" in line
+        assert host.end() == code, host.printed
+        lines = [line for line in host.printed.splitlines() if not (begun and " trains with host 0 " in line)]
+        line = warn_once("\n".join(lines))
+        assert all(part in line for part in said), line
+
+
+def test_a_host_with_another_config_is_one_line(tmp_path: Path, cache: Path) -> None:
+    both, flags = given(), devices_of_each(2)
+    hosts = [
+        Started(tmp_path / "run", cache, *both, "learner.hosts.rank=0", **flags),
+        Started(tmp_path / "run", cache, *both, "learner.hosts.rank=1", "learner.optimizer.beta1=0.8", **flags),
+    ]
+    assert_refused(hosts, "host 1", "its config.learner.optimizer.beta1 is another than that of host 0")
     assert not (tmp_path / "run").exists()
 
 
@@ -185,38 +193,28 @@ def loss(inputs):
 
 def test_a_host_with_another_file_of_the_users_own_loss_is_one_line(tmp_path: Path, cache: Path) -> None:
     """A shared config names it, and each machine has its own state of it."""
-    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
-    own = ("algorithm.pg_variant=their_own:loss", "algorithm.allow_uncorrected=true")
+    both = (*given(), "algorithm.pg_variant=their_own:loss", "algorithm.allow_uncorrected=true")
     hosts = []
     for rank, text in enumerate((OWN, OWN.replace("-inputs", "-2 * inputs"))):
         (machine := tmp_path / f"machine-{rank}").mkdir()
         (machine / "their_own.py").write_text(text)
-        given = (*FEW, *number, *own, f"learner.hosts.rank={rank}")
-        path = os.pathsep.join([str(machine), str(ROOT)])
-        hosts.append(Started(tmp_path / "run", cache, *given, PYTHONPATH=path, **devices_of_each(2)))
-    for host in hosts:
-        assert host.end() == 1, host.printed
-        line = warn_once(host.printed)
-        assert "host 1" in line
-        assert "its file of algorithm.pg_variant=their_own:loss is another than that of host 0" in line
+        keys, path = (*both, f"learner.hosts.rank={rank}"), os.pathsep.join([str(machine), str(ROOT)])
+        hosts.append(Started(tmp_path / "run", cache, *keys, PYTHONPATH=path, **devices_of_each(2)))
+    assert_refused(hosts, "host 1", "its file of algorithm.pg_variant=their_own:loss is another than that of host 0")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_host_with_another_tokenizer_is_one_line(tmp_path: Path, cache: Path) -> None:
     """The model is at the same path on both machines, and that of one numbers its tokens otherwise."""
-    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    both = given()
     hosts = []
     for rank, characters in enumerate(("0123456789", "0123456798")):
         tiny = TinyConfig(hidden_size=32, intermediate_size=64, num_layers=1, characters=characters)
         make_tiny(ModelConfig(tiny=tiny), 0, (machine := tmp_path / f"machine-{rank}") / "model")
-        keys = (*FEW, *number, f"learner.hosts.rank={rank}", "model.path=./model", "max_steps=2")
+        keys = (*both, f"learner.hosts.rank={rank}", "model.path=./model", "max_steps=2")
         within = ("env", "-C", str(machine))
         hosts.append(Started(tmp_path / "run", cache, *keys, within=within, **devices_of_each(2)))
-    for host in hosts:
-        assert host.end() == 1, host.printed
-        *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]
-        assert "host 1" in line
-        assert "its model is another than that of host 0" in line
+    assert_refused(hosts, "host 1", "its model is another than that of host 0", begun=True)
     assert steps_trained(tmp_path / "run") == 0
 
 
@@ -225,22 +223,17 @@ def test_a_host_with_a_directory_of_its_own_is_one_line(
 ) -> None:
     """A path means another directory on each machine unless the disk is shared."""
     monkeypatch.chdir(tmp_path)  # what the hosts print is kept beside their relative run_dir
-    number = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}")
+    both = given()
     hosts = []
     for rank in range(2):
         (machine := tmp_path / f"machine-{rank}").mkdir()
-        keys = (*FEW, *number, f"learner.hosts.rank={rank}")
-        hosts.append(Started(Path("run"), cache, *keys, within=("env", "-C", str(machine)), **devices_of_each(2)))
-    for host in hosts:
-        assert host.end() == 2, host.printed
-        *_, line = [line for line in host.printed.splitlines() if line.startswith("rljax:")]
-        assert "run_dir=run: host 1" in line
-        assert "write a directory that all hosts share" in line
+        keys, within = (*both, f"learner.hosts.rank={rank}"), ("env", "-C", str(machine))
+        hosts.append(Started(Path("run"), cache, *keys, within=within, **devices_of_each(2)))
+    assert_refused(hosts, "run_dir=run: host 1", "write a directory that all hosts share", code=2, begun=True)
 
 
 def test_a_host_whose_others_never_come_says_so(tmp_path: Path, cache: Path) -> None:
-    hosts = ("learner.hosts.number=2", f"learner.hosts.coordinator=127.0.0.1:{free_port()}", "learner.hosts.rank=0")
-    alone = Started(tmp_path / "run", cache, *FEW, *hosts, "wait_timeout=12")
+    alone = Started(tmp_path / "run", cache, *given(), "learner.hosts.rank=0", "wait_timeout=12")
     assert alone.end() == HOST_LOST, alone.printed
     first, *_ = [line for line in alone.printed.splitlines() if line.startswith("rljax:") and "waits" not in line]
     assert "host 0 of 2 did not meet the others within 12 s; start all of them with the same coordinator" in first
@@ -320,10 +313,9 @@ def test_two_machines_whose_cable_is_cut_both_end_and_the_same_commands_go_on(
     run_dir = tmp_path / "run"
 
     def begin() -> list[Started]:
-        coordinator = f"learner.hosts.coordinator={ADDRESSES[0]}:{free_port()}"
-        given = (*FEW, "learner.hosts.number=2", coordinator, "learner.hosts.heartbeat_timeout=10")
+        both = (*given(ADDRESSES[0]), "learner.hosts.heartbeat_timeout=10")
         return [
-            Started(run_dir, cache, *given, f"learner.hosts.rank={rank}", within=cable.on(rank), **devices_of_each(2))
+            Started(run_dir, cache, *both, f"learner.hosts.rank={rank}", within=cable.on(rank), **devices_of_each(2))
             for rank in range(2)
         ]
 

@@ -15,7 +15,7 @@ from rljax.config.validate import ConfigError
 from rljax.launch.explorer_process import explorer_config
 from rljax.pipeline.assemble.names import name_refusals
 from rljax.tasks.rewards import register_reward
-from tests.config.test_schema import TASKSET, make
+from tests.config.making import TASKSET, make
 
 FAR = ExplorerConfig(own_process=True)
 

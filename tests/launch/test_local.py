@@ -21,7 +21,7 @@ from rljax.launch.local import LocalProcess
 from rljax.pipeline.assemble.judges import places_of_judges
 from rljax.pipeline.run_dir import RunDir
 from sidecar.hosting.local import LocalEngineLauncher
-from tests.config.test_schema import make
+from tests.config.making import make
 from tests.waiting import HANGS
 
 

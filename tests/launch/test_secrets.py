@@ -25,7 +25,7 @@ from rljax.tasks.rewards.reward import JudgeUnavailable
 from rljax.tasks.task import Task
 from rljax.trajectory import TaskId
 from tests.config.importer_files import ROLL, SEEDS
-from tests.config.test_schema import make
+from tests.config.making import make
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = ROOT / "tests" / "e2e" / "smallest.py"

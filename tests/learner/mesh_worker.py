@@ -16,15 +16,12 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.aot import KINDS
 from rljax.config.schema import CorrectionConfig, DistillConfig, KlConfig, MeshConfig, TeacherConfig
 from rljax.learner.checkpoints import Checkpoints
-from rljax.learner.critic import ValueObjective
 from rljax.learner.learner import Learner
-from rljax.learner.objective import PolicyObjective, Progress
-from rljax.learner.packing import RowShape, Scores, pack
+from rljax.learner.objective import PolicyObjective
+from rljax.learner.packing import RowShape, pack
 from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
-from rljax.learner.state import make_optimizer
 from rljax.learner.teachers import StoredTeacher
 from rljax.learner.train_step import loss_and_gradient
 from rljax.learner.trainable import TrainableModel
@@ -35,20 +32,12 @@ from rljax.models.common.attention.spans import causal_spans
 from rljax.models.common.embedding import embed
 from rljax.models.common.hardware import CPU, Hardware
 from rljax.models.common.logprobs import token_logprobs
-from rljax.models.common.value_head import critic_params
 from rljax.models.hf_names import to_hf
 from rljax.models.reward_model import load_score, open_reward_model
 from rljax.models.transformer import abstract_params
-from rljax.pipeline.plan.compiled import absent
 from tests.learner.eight_devices import answer
-from tests.learner.made_up import (
-    ARCHITECTURE,
-    make_config,
-    make_groups,
-    make_params,
-    relative_error,
-    trajectories_of,
-)
+from tests.learner.lowered import lowered_updates
+from tests.learner.made_up import ARCHITECTURE, make_config, make_groups, make_params, relative_error
 
 ALL_AXES = {"data": 2, "fsdp": 2, "tensor": 2}
 LAYOUTS: list[dict[str, int]] = [
@@ -310,80 +299,6 @@ def attention_bodies() -> list[dict]:
         found = {name: relative_error(jax.device_get(of(body)), expected) for name, body in bodies.items()}
         results.append({"layout": layout, "window": size, **found})
     return results
-
-
-GPU: dict[str, Any] = {"platform": "gpu", "capability": 9.0}
-TARGETS: list[dict[str, Any]] = [
-    {"platform": "tpu"},
-    {"platform": "tpu", "dtype": "fp32"},
-    GPU,
-    {"platform": "gpu", "capability": 7.5},
-    {"platform": "gpu", "capability": 9.0, "dtype": "fp32"},
-]
-TARGET_OF = {"tpu": "tpu", "gpu": "cuda"}
-LOWERED: list[dict[str, int]] = [{}, {"data": 8}, {"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "sequence": 2, "tensor": 2}]
-LOWERED_ROW = 328  # which no width is: an array of its square is one of scores
-
-
-def lowered_updates() -> list[dict]:
-    """What the real update is for accelerators that are not here, by layout: its kernel, whether it holds T×T, its
-    scatters, with those of the critic's, and how many of its products, a kernel's too, round nothing to less than
-    float32.
-    """
-    architecture = dataclasses.replace(ARCHITECTURE, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=128)
-    results = []
-    for target in TARGETS:
-        for layout in LOWERED if target.get("dtype") is None else [{"fsdp": 2, "sequence": 2, "tensor": 2}]:
-            if target == GPU and layout and jax.__version_info__ >= (0, 12):
-                continue  # Pallas' Triton lowers for the devices of the mesh alone there, and these are CPUs
-            traced = trace_update(architecture, layout, **target)
-            text, products = lowered(traced, target["platform"]), str(traced.jaxpr).split("dot_general[")[1:]
-            kernel = "splash" if "tpu_custom_call" in text else "triton" if "xla.gpu.triton" in text else "none"
-            squares = re.search(rf"{LOWERED_ROW}x{LOWERED_ROW}x", text) is not None
-            scatters = text.count("stablehlo.scatter")
-            if target == GPU:
-                critic = trace_update(architecture, layout, **target, critic=True)
-                scatters += lowered(critic, target["platform"]).count("stablehlo.scatter")
-            found = {"kernel": kernel, "squares": squares, "scatters": scatters}
-            exact = sum("precision=(Precision.HIGHEST, Precision.HIGHEST)" in one[:300] for one in products)
-            results.append({"target": target, "layout": layout, **found, "products": len(products), "exact": exact})
-    return results
-
-
-def trace_update(
-    architecture: Architecture,
-    layout: dict[str, int],
-    platform: str,
-    dtype: str = "bf16",
-    capability: float = 0.0,
-    critic: bool = False,
-) -> Any:
-    """The update of a policy, or of a critic, traced."""
-    config = make_config(mesh=layout, learner={"rows_per_microbatch": 8}, model={"dtype": dtype})
-    mesh = make_mesh(config.learner.mesh, jax.devices()[: config.learner.mesh.size])
-    params = abstract_params(architecture)
-    params = critic_params(params, architecture.hidden_size) if critic else params
-    objective = (ValueObjective if critic else PolicyObjective)(
-        config, architecture, Hardware(platform, mesh, capability)
-    )
-    trained = TrainableModel(objective, config.learner.optimizer, params, mesh)
-    opt_state = jax.eval_shape(make_optimizer(config.learner.optimizer, 10).init, params)
-    trajectories = trajectories_of(make_groups(0))
-    tokens = [np.zeros(len(t.token_ids), np.float32) for t in trajectories]
-    packed = pack(trajectories, tokens, np.ones(len(tokens)), [RowShape(LOWERED_ROW, 8, 2)])
-    described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), packed.batch)
-    if critic:
-        values = jax.ShapeDtypeStruct(described.places.shape, np.float32)
-        described = dataclasses.replace(described, returns=described.advantages, scores=Scores(values=values))
-    arguments = (params, opt_state, described, np.int32(1), Progress())
-    with absent(*KINDS[TARGET_OF[platform]]):
-        return trained.update.trace(*arguments)
-
-
-def lowered(traced: Any, platform: str) -> str:
-    """What was traced, in StableHLO."""
-    with absent(*KINDS[TARGET_OF[platform]]):
-        return traced.lower(lowering_platforms=(TARGET_OF[platform],)).as_text()
 
 
 def vocabulary() -> list[dict]:

@@ -24,6 +24,7 @@ from rljax.models.hf_names import from_hf, place_hf, to_hf
 from rljax.models.tiny import make_tiny
 from rljax.models.transformer import abstract_params
 from rljax.pipeline.assemble.learner import frozen_base
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import WeightUpdate
@@ -134,7 +135,7 @@ def test_an_engine_of_the_device_computes_with_the_same_arrays(tmp_path: Path) -
 
     async def main() -> np.ndarray:
         settings: dict[str, Any] = {"slots": 2, "max_length": 64, "decode_steps": 4, "dtype": np.float32}
-        engine = EmbeddedEngine(architecture, model=directory, shared=frozen_base(learner), **settings)
+        engine = EmbeddedEngine(architecture, below=Below(directory, frozen_base(learner)), **settings)
         try:
             await engine.update_weights(WeightUpdate(1, 1, str(path)))
             params = engine._batch.params

@@ -12,7 +12,7 @@ import pytest
 from rljax.pipeline import evaluate
 from rljax.pipeline.evaluate import Evaluator
 from rljax.pipeline.run_dir import RunDir
-from tests.config.test_schema import make
+from tests.config.making import make
 
 
 class Part:

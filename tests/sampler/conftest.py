@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from rljax.models.transformer import init_params
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import Completion, GenerateRequest, SamplingParams, WeightUpdate
-from tests.waiting import HANGS
+from tests.waiting import HANGS, Gate
 
 ARCHITECTURE = Architecture(
     family="qwen3",
@@ -40,25 +39,6 @@ ARCHITECTURE = Architecture(
     max_position_embeddings=256,
 )
 DEADLINE = HANGS
-
-
-class Gate:
-    """Stops an engine, as its trace, after a number of decode calls, until it is opened."""
-
-    def __init__(self, decodes: int) -> None:
-        self.left = decodes
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, what: str, start: float, end: float, numbers: dict[str, float]) -> None:
-        if what == "decode":
-            self.left -= 1
-            if self.left == 0:
-                self.reached.set()
-                assert self.opened.wait(DEADLINE)
-
-    async def wait(self) -> None:
-        assert await asyncio.to_thread(self.reached.wait, DEADLINE)
 
 
 @dataclasses.dataclass
@@ -88,6 +68,15 @@ class Lab:
             if isinstance(gate := options.get("trace"), Gate):
                 gate.opened.set()
             await engine.close()
+
+    def whole(self, request: GenerateRequest) -> Completion:
+        """What a request gets that nothing disturbs."""
+
+        async def main() -> Completion:
+            async with self.engine() as engine:
+                return await engine.generate(request)
+
+        return asyncio.run(main())
 
     def logits(self, prompt, tokens=(), version: int = 0) -> np.ndarray:
         """float64 [n, vocabulary]: what transformers predicts for each response token from its whole prefix."""

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from rljax.config.model import LoraConfig
 from rljax.models.adapter import adapter_by_name
 from rljax.models.files import load_architecture, stored_tensors
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.adapters import whole_version
@@ -49,7 +50,7 @@ def logprobs(model: Any, ids: np.ndarray) -> np.ndarray:
 
 def engine_of(directory: Path) -> EmbeddedEngine:
     settings: dict[str, Any] = {"slots": 2, "max_length": 64, "decode_steps": 4, "dtype": np.float32}
-    return EmbeddedEngine(load_architecture(directory), model=directory, **settings)
+    return EmbeddedEngine(load_architecture(directory), below=Below(directory), **settings)
 
 
 @pytest.mark.parametrize("case", CASES)

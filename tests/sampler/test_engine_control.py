@@ -1,4 +1,4 @@
-"""Stopping, aborting, pausing, waiting, refusing and ending."""
+"""Stopping, aborting, waiting, refusing and ending."""
 
 from __future__ import annotations
 
@@ -46,27 +46,17 @@ class Letters:
         return "".join(chr(65 + i) for i in token_ids)
 
 
-def whole(lab, request):
-    """The same request, undisturbed."""
-
-    async def main():
-        async with lab.engine() as engine:
-            return await engine.generate(request)
-
-    return asyncio.run(main())
-
-
 def test_stop_token_is_included(lab):
     free = lab.request("a", [4], max_new_tokens=LONG, seed=5)
-    tokens = whole(lab, free).token_ids.tolist()
+    tokens = lab.whole(free).token_ids.tolist()
     for place in (0, 3, 4, 11):  # the first, and both sides of the end of a decode call
         stop = tokens[place]
         end = tokens.index(stop) + 1
-        stopped = whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=(stop,)))
+        stopped = lab.whole(lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=(stop,)))
         assert stopped.token_ids.tolist() == tokens[:end]
         assert stopped.finish_reason == "stop"
     many = (*range(61, 200), tokens[2])  # more than a row holds at first
-    assert whole(lab, lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=many)).finish_reason == "stop"
+    assert lab.whole(lab.request("a", [4], max_new_tokens=LONG, seed=5, stop_token_ids=many)).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("decode_steps", [1, 4, 9])
@@ -110,14 +100,14 @@ def test_stop_string_may_begin_in_the_tokens_of_a_request_cut_short(lab, decode_
 
 
 def test_budget_and_stop_at_the_same_token_is_a_stop(lab):
-    tokens = whole(lab, lab.request("a", [4], max_new_tokens=5, seed=5)).token_ids.tolist()
+    tokens = lab.whole(lab.request("a", [4], max_new_tokens=5, seed=5)).token_ids.tolist()
     budget = tokens.index(tokens[4]) + 1
     request = lab.request("a", [4], max_new_tokens=budget, seed=5, stop_token_ids=(tokens[4],))
-    assert whole(lab, request).finish_reason == "stop"
+    assert lab.whole(request).finish_reason == "stop"
 
 
 def test_the_whole_context_can_be_used(lab):
-    completion = whole(lab, lab.request("a", list(range(20)), max_new_tokens=44, seed=1))
+    completion = lab.whole(lab.request("a", list(range(20)), max_new_tokens=44, seed=1))
     assert len(completion.token_ids) == 44
     np.testing.assert_allclose(completion.logprobs, lab.logprobs(list(range(20)), completion), atol=1e-4)
 
@@ -126,7 +116,7 @@ def test_abort_keeps_tokens(lab):
     request = lab.request("long", [4, 5], max_new_tokens=LONG, seed=5)
 
     async def main():
-        gate = lab.gate(decodes=3)
+        gate = lab.gate(3)
         async with lab.engine(slots=1, trace=gate) as engine:
             running = asyncio.create_task(engine.generate(request))
             queued = asyncio.create_task(engine.generate(lab.request("queued", [1], max_new_tokens=3)))
@@ -140,7 +130,7 @@ def test_abort_keeps_tokens(lab):
     aborted, queued = asyncio.run(main())
     assert aborted.finish_reason == "abort"
     assert len(aborted.token_ids) == 12
-    np.testing.assert_array_equal(aborted.token_ids, whole(lab, request).token_ids[:12])
+    np.testing.assert_array_equal(aborted.token_ids, lab.whole(request).token_ids[:12])
     assert len(aborted.logprobs) == len(aborted.versions) == 12
     assert queued.finish_reason == "length"
 
@@ -158,121 +148,9 @@ def test_abort_of_a_waiting_request_returns_no_tokens(lab):
     assert [len(a) for a in (completion.token_ids, completion.logprobs, completion.versions)] == [0, 0, 0]
 
 
-async def paused_engine(lab, engine, gate, mode, requests):
-    """Starts requests, pauses in the middle of them, and returns the tasks and the pause."""
-    tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    await gate.wait()
-    pause = asyncio.create_task(engine.pause(mode))
-    await asyncio.sleep(0)
-    gate.opened.set()
-    return tasks, pause
-
-
-def test_pause_keep(lab):
-    request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
-
-    async def main():
-        gate = lab.gate(decodes=2)
-        async with lab.engine(trace=gate) as engine:
-            (running,), pause = await paused_engine(lab, engine, gate, PauseMode.KEEP, [request])
-            await pause
-            before = await engine.status()
-            held = asyncio.create_task(engine.generate(lab.request("b", [1], max_new_tokens=3)))
-            await lab.until(lambda: engine._stepper.in_flight == 2)
-            await asyncio.sleep(0.05)
-            after = await engine.status()
-            assert not running.done()
-            assert not held.done()
-            await engine.resume()
-            return before, after, await running, await held
-
-    before, after, completion, held = asyncio.run(main())
-    assert before.paused
-    assert before.tokens == after.tokens == 8
-    assert (after.running, after.waiting) == (1, 1)
-    np.testing.assert_array_equal(completion.token_ids, whole(lab, request).token_ids)
-    assert len(held.token_ids) == 3
-
-
-def test_pause_wait_runs_to_the_end_and_holds_new_ones(lab):
-    requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
-
-    async def main():
-        gate = lab.gate(decodes=2)
-        async with lab.engine(slots=1, trace=gate) as engine:
-            (first, second), pause = await paused_engine(lab, engine, gate, PauseMode.WAIT, requests)
-            await pause
-            status = await engine.status()
-            assert first.done()
-            assert not second.done()
-            await engine.resume()
-            return status, await first, await second
-
-    status, first, second = asyncio.run(main())
-    assert status.paused
-    assert (status.running, status.waiting) == (0, 1)
-    assert (first.finish_reason, len(first.token_ids)) == ("length", LONG)
-    assert len(second.token_ids) == 20
-
-
-def test_pause_wait_with_an_update_in_between_still_runs_to_the_end(lab):
-    async def main():
-        gate = lab.gate(decodes=2)
-        async with lab.engine(trace=gate) as engine:
-            request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=5)
-            task = asyncio.create_task(engine.generate(request))
-            await gate.wait()
-            pause = asyncio.create_task(engine.pause(PauseMode.WAIT))
-            update = asyncio.create_task(engine.update_weights(lab.updates[1]))
-            await lab.until(lambda: engine._stepper._inbox.qsize() == 2)
-            gate.opened.set()
-            await asyncio.gather(pause, update)
-            assert task.done()
-            return await task
-
-    completion = asyncio.run(main())
-    assert completion.versions.tolist() == [0] * 8 + [1] * (LONG - 8)
-
-
-def test_pause_abort_returns_everything(lab):
-    requests = [lab.request("a", [4, 5], max_new_tokens=LONG, seed=5), lab.request("b", [1], max_new_tokens=20)]
-
-    async def main():
-        gate = lab.gate(decodes=2)
-        async with lab.engine(slots=1, trace=gate) as engine:
-            tasks, pause = await paused_engine(lab, engine, gate, PauseMode.ABORT, requests)
-            await pause
-            first, second = await asyncio.gather(*tasks)
-            held = asyncio.create_task(engine.generate(lab.request("c", [1], max_new_tokens=2)))
-            await asyncio.sleep(0.02)
-            assert not held.done()
-            await engine.resume()
-            return first, second, await held
-
-    first, second, held = asyncio.run(main())
-    assert (first.finish_reason, len(first.token_ids)) == ("abort", 8)
-    assert (second.finish_reason, len(second.token_ids)) == ("abort", 0)
-    assert held.finish_reason == "length"
-
-
-def test_pause_and_resume_of_an_idle_engine(lab):
-    async def main():
-        async with lab.engine() as engine:
-            for mode in PauseMode:
-                await engine.pause(mode)
-                await engine.pause(mode)
-                assert (await engine.status()).paused
-                await engine.resume()
-                await engine.resume()
-                assert not (await engine.status()).paused
-            return await engine.generate(lab.request("a", [1], max_new_tokens=2))
-
-    assert asyncio.run(main()).finish_reason == "length"
-
-
 def test_priority_and_arrival_order(lab):
     async def main():
-        gate = lab.gate(decodes=1)
+        gate = lab.gate(1)
         ends = []
         async with lab.engine(slots=1, trace=gate) as engine:
 
@@ -319,7 +197,7 @@ def test_requests_that_can_never_be_served(lab):
 
 def test_a_cancelled_request_leaves_its_slot(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             task = asyncio.create_task(engine.generate(lab.request("a", [1], max_new_tokens=LONG)))
             await gate.wait()
@@ -338,7 +216,7 @@ def test_a_cancelled_request_leaves_its_slot(lab):
 
 def test_close_ends_everything(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(slots=1, trace=gate) as engine:
             tasks = [
                 asyncio.create_task(engine.generate(lab.request(str(i), [1], max_new_tokens=LONG))) for i in range(3)

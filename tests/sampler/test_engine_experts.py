@@ -19,7 +19,7 @@ from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate
 from tests.models.hf_models import random_model, routes_of, save
-from tests.sampler.conftest import Gate
+from tests.waiting import Gate
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_the_experts_of_each_token_but_the_last_are_those_of_transformers(tmp_pa
 
 def test_an_update_in_flight_leaves_the_experts_of_what_was_sampled_before(tmp_path: Path) -> None:
     models, architecture, updates = published(tmp_path, [0, 1])
-    prompt, gate = PROMPTS[2], Gate(decodes=2)
+    prompt, gate = PROMPTS[2], Gate(2)
 
     async def main():
         async with serving(updates, architecture, record_routes=True, trace=gate) as engine:

@@ -13,6 +13,7 @@ import torch
 
 from rljax.config.model import LoraConfig
 from rljax.models.files import load_architecture
+from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels.versions import read_version
@@ -56,7 +57,7 @@ class Lab:
     def engine(self, **settings: Any) -> EmbeddedEngine:
         chosen: dict[str, Any] = {"slots": 4, "max_length": 128, "decode_steps": 2, "dtype": np.float32, "held": HELD}
         base = self.directory / "base"
-        return EmbeddedEngine(load_architecture(base), model=base, **(chosen | settings))
+        return EmbeddedEngine(load_architecture(base), below=Below(base), **(chosen | settings))
 
     def logprobs(self, count: float, tokens: np.ndarray) -> np.ndarray:
         """What PEFT says of tokens[1:] by a version whose adapter counts so much."""

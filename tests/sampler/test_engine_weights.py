@@ -38,7 +38,7 @@ def test_new_weights_in_flight(lab):
     prompts = [[4, 5], list(range(10)), [60]]
 
     async def main():
-        gate = lab.gate(decodes=3)
+        gate = lab.gate(3)
         async with lab.engine(trace=gate) as engine:
             requests = [lab.request(str(i), p, max_new_tokens=LONG, seed=i) for i, p in enumerate(prompts)]
             tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
@@ -64,7 +64,7 @@ def test_requests_keep_the_kv_that_they_have_where_they_are_told_to(lab):
     prompt = list(range(3, 20))
 
     async def main():
-        gate = lab.gate(decodes=3)
+        gate = lab.gate(3)
         async with lab.engine(trace=gate) as engine:
             running = asyncio.create_task(engine.generate(lab.request("a", prompt, max_new_tokens=LONG - 10, seed=1)))
             update = replace(lab.updates[1], policy=UpdatePolicy.KEEP_KV)
@@ -108,7 +108,7 @@ def test_the_stream_goes_on_after_an_update(lab):
     request = lab.request("a", [4, 5], max_new_tokens=LONG, seed=9)
 
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(trace=gate) as engine:
             task = asyncio.create_task(engine.generate(request))
             (disturbed,) = await update_after(lab, engine, gate, [task], WeightUpdate(2, 1, str(path)))
@@ -122,7 +122,7 @@ def test_the_stream_goes_on_after_an_update(lab):
 
 def test_update_while_paused_keep(lab):
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(trace=gate) as engine:
             task = asyncio.create_task(engine.generate(lab.request("a", [4], max_new_tokens=LONG, seed=2)))
             await gate.wait()
@@ -166,7 +166,7 @@ def test_roll_back_takes_the_slot_of_requests_that_need_newer_weights(lab):
     again = lab.publisher.publish(1, 2, tensors, model="tiny", dtype="fp32")
 
     async def main():
-        gate = lab.gate(decodes=2)
+        gate = lab.gate(2)
         async with lab.engine(1, trace=gate) as engine:
             request = lab.request("a", [4], min_version=1, max_new_tokens=LONG)
             task = asyncio.create_task(engine.generate(request))

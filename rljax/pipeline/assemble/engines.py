@@ -19,7 +19,7 @@ from rljax.config.validate_placement import device_indices, engine_memory_share,
 from rljax.learner.sharding import Present, jax_devices
 from rljax.models.adapter import target_words
 from rljax.models.common.architecture import Architecture
-from rljax.models.frozen import FrozenBase
+from rljax.models.frozen import FrozenBase, serves_engines
 from rljax.observe.trace import NullTrace, Trace, part_path
 from rljax.pipeline.assemble.devices import device_name, engine_devices, engine_gpus, pool_gpus
 from rljax.pipeline.assemble.run import Model
@@ -167,15 +167,17 @@ def _with_engine_launcher(
 
 
 def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: Before) -> EngineFactory:
+    from rljax.sampler.adapted import Below
     from rljax.sampler.engine import EmbeddedEngine
 
     devices = embedded_devices(config, before)
 
     def shared(device: jax.Device) -> FrozenBase | None:
-        has, dtype = model.frozen, config.engine_dtype
-        return has if has is not None and (has.device, has.dtype) == (device, dtype) else None
+        has = model.frozen
+        return has if has is not None and has.device == device and serves_engines(config) else None
 
     async def start(index: int) -> Engine:
+        device = devices[index % len(devices)]
         name, track = f"engine {index}", f"{_process(config, index)} · computation"
         return EmbeddedEngine(
             model.architecture,
@@ -184,12 +186,11 @@ def _in_thread(config: Config, model: Model, trace: Trace | NullTrace, before: B
             decode_steps=config.sidecar.decode_steps,
             dtype=COMPUTE_DTYPES[config.engine_dtype],
             tokenizer=model.tokenizer,
-            device=devices[index % len(devices)],
+            device=device,
             name=name,
             trace=lambda kind, begin, end, details: trace.span(track, kind, begin, end, **details),
             record_routes=config.records_routes,
-            model=model.directory,
-            shared=shared(devices[index % len(devices)]),
+            below=Below(model.directory, shared(device)),
             held=versions_held(config),
         )
 

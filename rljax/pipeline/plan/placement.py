@@ -14,6 +14,7 @@ from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices, engine_memory_share, shares_gpu_memory
 from rljax.learner.sharding import select_devices
 from rljax.models.adapter import publishes_adapter
+from rljax.models.frozen import serves_engines
 from rljax.pipeline.assemble.devices import JAX_MEMORY_SHARE, device_name, pool_gpus
 from rljax.pipeline.assemble.engines import Before, embedded_devices, local_platform
 from rljax.pipeline.plan.estimate import BYTES, Estimate
@@ -271,9 +272,7 @@ def handed_over(estimate: Estimate, target: Target, placement: Placement) -> flo
 
 def shares_base(estimate: Estimate, target: Target, placement: Placement) -> bool:
     """Returns whether engines compute with the frozen weights of the learner; see `FrozenBase`."""
-    config = estimate.config
-    alike = publishes_adapter(config) and config.engine_dtype == config.model.dtype
-    return alike and _on_only_device(estimate, target, placement)
+    return serves_engines(estimate.config) and _on_only_device(estimate, target, placement)
 
 
 def _on_only_device(estimate: Estimate, target: Target, placement: Placement) -> bool:

@@ -164,7 +164,7 @@ def test_an_engine_of_the_learners_device_and_dtype_has_its_base(
     given: list[Any] = []
     there = [SimpleNamespace(platform="cpu", id=0), SimpleNamespace(platform="cpu", id=1)]
     monkeypatch.setattr(engines, "embedded_devices", lambda *_: there[device:])
-    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, shared, **__: given.append(shared))
+    monkeypatch.setattr(embedded, "EmbeddedEngine", lambda *_, below, **__: given.append(below.shared))
     config = Config(
         model=ModelConfig(lora=LoraConfig(rank=4)),
         sidecar=SidecarConfig(dtype=dtype),

@@ -16,7 +16,7 @@ from rljax.config.schema import (
 )
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.plan.estimate import Estimate
-from rljax.pipeline.plan.targets import Target, find_target
+from rljax.pipeline.plan.targets import GIB, Target, find_target
 
 SEVEN = Architecture("qwen2", 152064, 3584, 18944, 28, 28, 4, 128, attention_bias=True, max_position_embeddings=32768)
 THIRTY_TWO = Architecture("qwen3", 151936, 5120, 25600, 64, 64, 8, 128, qk_norm=True, max_position_embeddings=40960)
@@ -62,3 +62,13 @@ def estimated(
 def target_named(name: str, **learner: Any) -> Target:
     tasks = TasksConfig(train={"t": TasksetConfig(source="reverse_digits")})
     return find_target(Config(plan=PlanConfig(target=name), learner=LearnerConfig(**learner), tasks=tasks))
+
+
+class Device:
+    """What JAX says of a device that is not here."""
+
+    id = 0
+
+    def __init__(self, platform: str, kind: str, gib: float | None, coords: tuple[int, ...] | None = None) -> None:
+        self.platform, self.device_kind, self.coords = platform, kind, coords
+        self.memory_stats = lambda: {"bytes_limit": gib * GIB} if gib else None

@@ -15,7 +15,7 @@ from rljax.config.validate import ConfigError
 from rljax.launch import engine_launchers
 from rljax.pipeline.serve.key import VARIABLE, open_key
 from sidecar.protocol import EngineError
-from tests.config.test_schema import make
+from tests.config.making import make
 from tests.pipeline.serve.lab import config_of
 
 

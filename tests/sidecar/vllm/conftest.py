@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from dataclasses import asdict, dataclass
@@ -61,6 +65,19 @@ def spec(body: str, model: Path, **settings: Any) -> EngineSpec:
         arguments={"settings": asdict(VllmSettings(model=str(model), **(chosen | settings)))},
         environment=environment(cpu_threads=1, multiprocessing=body == "vllm_async"),
         log=str(model.parent / f"{body}.log"),
+    )
+
+
+def run_alone(worker: str, directory: Path, job: Any, *out: str, seconds: float = 300.0) -> None:
+    """Runs a module of this folder, and vLLM in it, in a process of its own, which leaves these files there."""
+    (directory / "job.json").write_text(json.dumps(job))
+    files = [str(directory / name) for name in ("job.json", *out)]
+    variables = environment(cpu_threads=1, multiprocessing=False)
+    subprocess.run(
+        [sys.executable, "-m", f"tests.sidecar.vllm.{worker}", *files],
+        env={**os.environ, **variables, "VLLM_LOGGING_LEVEL": "WARNING"},
+        check=True,
+        timeout=seconds,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -19,25 +18,10 @@ from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightU
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import open_engine
 from tests.sidecar.vllm.models import VOCABULARY
-from tests.waiting import HANGS
+from tests.waiting import Gate
 
 NEW = 100
 """Tokens that each of the crowd samples: six of them fill more than the 15 blocks that there are."""
-
-
-class Gate:
-    """Stops an engine, as its trace, after a step that is asked for, until it is opened."""
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, what: str, begin: float, end: float, numbers: dict[str, float]) -> None:
-        if what == "step":
-            self.left -= 1
-            if self.left == 0:
-                self.reached.set()
-                assert self.opened.wait(HANGS)
 
 
 def counting(core: Any, counts: dict[str, int]) -> None:
@@ -68,7 +52,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         block_size=32,
         record_routes=True,
     )
-    gate, counts, found = Gate(), {"cached": 0, "preempted": 0}, dict[str, Any]()
+    gate, counts, found = Gate(0, "step"), {"cached": 0, "preempted": 0}, dict[str, Any]()
     engine = open_engine(name="engine", settings=asdict(settings), trace=gate)
     counting(engine._stepper.batch._engine, counts)
     rng = np.random.default_rng(0)
@@ -92,7 +76,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
     gate.left = 7
     running = asyncio.create_task(ask("updated", prompts[50], 20))
-    assert await asyncio.to_thread(gate.reached.wait, HANGS)
+    await gate.wait()
     pause = asyncio.create_task(engine.pause(PauseMode.KEEP))
     gate.opened.set()
     await pause

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +13,8 @@ import pytest
 
 from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Completion, PinnedVersionError, UpdatePolicy, WeightUpdateError
-from sidecar.vllm.settings import environment
 from tests.sidecar.vllm.asking import LONG, PROMPT, ask, response_logprobs, until_sampled
-from tests.sidecar.vllm.conftest import BODIES, MODEL, Lab, Loop, spec
+from tests.sidecar.vllm.conftest import BODIES, MODEL, Lab, Loop, run_alone, spec
 from tests.sidecar.vllm.models import adapted_model, publish, publish_adapters, random_model, tensors, token_logprobs
 
 HELD = 2
@@ -134,13 +130,7 @@ def test_kv_is_kept_for_its_version_and_used_for_no_other(tmp_path: Path) -> Non
     random_model(MODEL, 0).save_pretrained(base)
     updates = publish_adapters(tmp_path / "weights", base, [adapted_model(MODEL, seed)[1] for seed in range(2)])
     job = {"model": str(base), "words": WORDS, "paths": [update.path for update in updates]}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    subprocess.run(
-        [sys.executable, "-m", "tests.sidecar.vllm.pinned_kv", str(tmp_path / "job.json"), str(tmp_path / "out.json")],
-        env={**os.environ, **environment(cpu_threads=1, multiprocessing=False), "VLLM_LOGGING_LEVEL": "WARNING"},
-        check=True,
-        timeout=300,
-    )
+    run_alone("pinned_kv", tmp_path, job, "out.json")
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["first"] == 0
     assert found["same version, after the update"] >= 96

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +16,7 @@ from transformers import AutoModelForCausalLM
 from rljax.models.smollm2 import smollm2_directory
 from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
-from sidecar.vllm.settings import environment
-from tests.sidecar.vllm.conftest import MODEL, Lab, spec
+from tests.sidecar.vllm.conftest import MODEL, Lab, run_alone, spec
 from tests.sidecar.vllm.models import (
     CONFIGS,
     EXPERTS,
@@ -35,17 +31,6 @@ from tests.sidecar.vllm.models import (
 
 ORDER = (0, 1, 2, 1, 3)
 TOKENS = np.arange(3, 45)
-
-
-def run(jobs: list[dict[str, Any]], directory: Path) -> None:
-    (directory / "jobs.json").write_text(json.dumps(jobs))
-    variables = environment(cpu_threads=1, multiprocessing=False)
-    subprocess.run(
-        [sys.executable, "-m", "tests.sidecar.vllm.pushes", str(directory / "jobs.json")],
-        env={**os.environ, **variables, "VLLM_LOGGING_LEVEL": "WARNING"},
-        check=True,
-        timeout=550,
-    )
 
 
 def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.ndarray]]) -> dict[str, Any]:
@@ -84,7 +69,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str,
     root = tmp_path_factory.mktemp("pushes")
     made = {name: of_family(name, root / name) for name in CONFIGS | WINDOWED | EXPERTS}
     made[ADAPTED] = adapted(root / "adapted")
-    run([one for one, _ in made.values()], root)
+    run_alone("pushes", root, [one for one, _ in made.values()], seconds=550)
     return {name: (json.loads(Path(one["out"]).read_text()), last) for name, (one, last) in made.items()}
 
 
@@ -140,7 +125,7 @@ def test_smollm2(tmp_path: Path) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=3e-4)
         versions.append({name: array.copy() for name, array in tensors(policy).items()})
     policy.save_pretrained(tmp_path / "fresh")
-    run([job(tmp_path, model, tmp_path / "fresh", versions)], tmp_path)
+    run_alone("pushes", tmp_path, [job(tmp_path, model, tmp_path / "fresh", versions)], seconds=550)
     found = json.loads((tmp_path / "out.json").read_text())
     np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5)
     # the noise drives it to -28 nats and beyond, where float32 itself is some 3e-4 off

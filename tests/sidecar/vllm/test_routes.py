@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +20,10 @@ from sidecar.protocol import EngineError, GenerateRequest, SamplingParams
 from sidecar.stepping.jobs import Job
 from sidecar.vllm.batch import VllmBatch
 from sidecar.vllm.routes import RouteRecorder
-from sidecar.vllm.settings import VllmSettings, environment
+from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
 from tests.models.hf_models import routes_of
+from tests.sidecar.vllm.conftest import run_alone
 from tests.sidecar.vllm.models import publish, random_model, tensors
 
 BLOCK = 2
@@ -151,13 +148,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     models[0].save_pretrained(directory / "model")
     updates = [publish(directory / "weights", version, tensors(model)) for version, model in enumerate(models)]
     job = {"model": str(directory / "model"), "paths": [update.path for update in updates]}
-    (directory / "job.json").write_text(json.dumps(job))
-    subprocess.run(
-        [sys.executable, "-m", "tests.sidecar.vllm.recorded", str(directory / "job.json"), str(directory / "out.npz")],
-        env={**os.environ, **environment(cpu_threads=1, multiprocessing=False), "VLLM_LOGGING_LEVEL": "WARNING"},
-        check=True,
-        timeout=300,
-    )
+    run_alone("recorded", directory, job, "out.npz")
     with np.load(directory / "out.npz") as made:
         return {"models": models, **made}
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -258,7 +259,7 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
         assert ending.result() == End(0)
     trains = [line for line in capsys.readouterr().err.splitlines() if "trains" in line]
     assert len(trains) == 1
-    assert "host 1 of 2 trains with host 0 (127.0.0.1), which prints the progress" in trains[0]
+    assert f"host 1 of 2 trains with host 0 ({os.uname().nodename}), which prints the progress" in trains[0]
 
 
 @pytest.mark.parametrize(
@@ -403,6 +404,28 @@ def test_the_port_of_jax_is_held_until_jax_listens(monkeypatch: pytest.MonkeyPat
         socket.create_connection(("127.0.0.1", port), WITHIN).close()
         service.shutdown()
     assert len(began) == 2
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second host does not start: the first is ended, nobody listens, and no descriptor is left."""
+    started: list[subprocess.Popen[bytes]] = []
+    start, door, before = lifeline.start, free_port(), set(os.listdir("/proc/self/fd"))
+
+    def start_one(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError("no more processes")
+        started.append(start(*given, **named))
+        return started[0]
+
+    monkeypatch.setattr(lifeline, "start", start_one)
+    places = [Place(rank, 3, f"127.0.0.1:{door}") for rank in range(2)]
+    with pytest.raises(OSError, match="no more processes"):
+        Supervisor(config(), places, {"HOST_0": LIVES}, linked=True)
+    assert started[0].returncode == -signal.SIGKILL
+    socket.create_server(("127.0.0.1", door)).close()
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_port_that_another_program_has_is_refused(watched: Callable[..., Supervisor]) -> None:

@@ -22,7 +22,10 @@ MAPPING, STRATEGY = "actor_train.device_mapping", "actor_train.strategy_args.str
 TENSOR = f"{STRATEGY}.tensor_model_parallel_size"
 ON_CPU, WIDE, MISSPELT = "--config.learner.devices=cpu", "--config.learner.mesh.fsdp=8", "--config.max_stesp=3"
 NEAR = "max_stesp: unknown key; did you mean max_steps?"
-TOO_FEW = "learner.mesh: multiplies to 8 devices, learner.devices='cpu' gives 1 (cpu:0); write a mesh of as many"
+TOO_FEW = (
+    "learner.mesh: multiplies to 8 devices, learner.devices='cpu' gives 1 (cpu:0); write a mesh of as many, or set "
+    "JAX_NUM_CPU_DEVICES=8 in the environment"
+)
 NO_GPU = (
     "actor_infer.device_mapping "
     "sidecar.devices='gpu:4-7': this machine has 0 GPUs, counted from 0; correct it, or write cpu"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,8 @@ from rljax.config.sweep import Point
 from rljax.config.validate_placement import device_indices
 from rljax.pipeline.assemble.compile_cache import compiled_directory
 from rljax.pipeline.assemble.names import file_refusals, name_refusals, played_tags, taskset_refusals
+from rljax.pipeline.assemble.processors import processors_of_host
 from rljax.pipeline.run_dir import RunDir
-
-_PROCESSORS = re.compile(r"--xla_force_host_platform_device_count=(?P<flag>\d+)|JAX=(?P<jax>\d+)")
-"""Number of processors that JAX makes of the machine's, as the environment says it."""
 
 
 def resolved_lines(config: Config) -> Iterator[str]:
@@ -103,8 +99,8 @@ def processor_refusals(config: Config) -> Refusals:
     from rljax.learner.sharding import select_devices
     from rljax.pipeline.plan.targets import Place
 
-    said = _PROCESSORS.search(f"{os.environ.get('XLA_FLAGS', '')} JAX={os.environ.get('JAX_NUM_CPU_DEVICES', '')}")
-    there = [Place("cpu", index) for index in range(int(said["flag"] or said["jax"]) if said else 1)]
+    each, hosts = processors_of_host(config), config.learner.hosts.number
+    there = [Place("cpu", index, index // each) for index in range(each * hosts)]
     yield from refused_by(select_devices, devices, size, lambda _: there)
 
 

@@ -171,6 +171,10 @@ class EngineError(RuntimeError):
     """The engine cannot serve: it died, or it was closed."""
 
 
+class EngineUnfitError(EngineError):
+    """The engine can never do what the run asks of it, nor can another that is started in its place."""
+
+
 class RequestError(ValueError):
     """This one request can never be served (it is too long, or empty); the engine goes on."""
 

@@ -116,6 +116,8 @@ def defaults_of(kind: Any) -> dict[str, Any]:
 
 _MISTYPED = 0.9
 """Likeness of a name to a key of another group from which on that is meant."""
+_ALIKE = 0.85
+"""Likeness of each name of a path to that of a key's from which on that key is meant, whatever others are called."""
 _SHOWN = 12
 """Keys that a message lists, at most."""
 _LEAST = ("algorithm.critic.", "algorithm.loss.", "algorithm.advantage.", "algorithm.filter.")
@@ -126,6 +128,8 @@ def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str, v
     everywhere = [path for path, _, _ in key_help()]
     if said := advice(dotted, name, prefix, everywhere, value):
         return f"{dotted}: unknown key; {said}"
+    if (alike := _alike(dotted, everywhere)) is not None:
+        return f"{dotted}: unknown key; did you mean {alike}?"
     # the critic has an optimizer as the policy has: it is meant where it is named, or where nothing else has the key;
     # and which functions a config names, and so has keys of, is not known here
     least = [path for path in everywhere if path.startswith(_LEAST) and "critic" not in dotted]
@@ -145,6 +149,19 @@ def unknown_key(dotted: str, name: str, known: Mapping[str, Any], prefix: str, v
     there = ", ".join(sorted(known)[:_SHOWN]) + more
     hint = f"did you mean {near[0]}?" if near else f"{prefix[:-1] or 'the config'} has: {there}"
     return f"{dotted}: unknown key; {hint}"
+
+
+def _alike(dotted: str, paths: Sequence[str]) -> str | None:
+    """Returns the key or group each of whose names is nearly that of a path; None where there is none."""
+    names = dotted.split(".")
+
+    def likeness(path: str) -> float:
+        pairs = zip(names, path.split("."), strict=True)
+        return min(difflib.SequenceMatcher(None, name, other).ratio() for name, other in pairs)
+
+    deep = dict.fromkeys(".".join(path.split(".")[: len(names)]) for path in paths if path.count(".") >= len(names) - 1)
+    best = max(deep, key=likeness, default=dotted)
+    return best if best != dotted and likeness(best) >= _ALIKE else None
 
 
 def _ending(paths: Sequence[str], name: str) -> list[str]:

@@ -296,7 +296,7 @@ def _check_adapter(config: Config) -> Refusals:
     for spec in dataclasses.fields(given) if given.rank is None else ():
         if (value := getattr(given, spec.name)) != getattr(default, spec.name):
             yield ConfigError(
-                f"model.lora.{spec.name}={value}: there is no adapter; set model.lora.rank, or leave it out"
+                f"model.lora.{spec.name}={value}: there is no adapter; write model.lora.rank=16, say, or leave it out"
             )
 
 

@@ -254,8 +254,8 @@ def _check_pinned(config: Config) -> Refusals:
     most = ENGINES[engine].max_adapter_rank
     if rank is None:
         yield ConfigError(
-            f"{what}: engines hold several versions as adapters of one model, and there is none; set model.lora.rank, "
-            "or write in_flight, keep_kv, drain or abort"
+            f"{what}: engines hold several versions as adapters of one model, and there is none; write "
+            "model.lora.rank=16, say, or one of in_flight, keep_kv, drain and abort"
         )
     elif most is not None and rank > most:
         yield ConfigError(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,14 +15,17 @@ from typing import Protocol
 from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
 from rljax.launch.host_news import say
-from rljax.launch.host_places import free_port, place_of, share_of_processors
+from rljax.launch.host_places import free_port, place_of
 from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor
+from rljax.pipeline.assemble.processors import share_of_processors
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import first_line, printable
 
 MAX_RESTARTS = 3
 """Restarts of all hosts in a row without a new checkpoint in between."""
+PAUSE, _LOOK = 5.0, 0.2
+"""Seconds before the next start where one has failed, and between looks for a signal meanwhile."""
 _GOES_ON = "the same command goes on from the last checkpoint"
 
 
@@ -90,11 +94,11 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
                     raise
                 if stopped:
                     break
-                end = End(HOST_LOST, f"all hosts did not start again: {first_line(error)}")
+                end, pause = End(HOST_LOST, f"all hosts did not start again: {first_line(error)}"), PAUSE
             else:
                 if stopped:  # meanwhile: it takes a cluster some time
                     attempt.stop(stopped)
-                end = attempt.run()
+                end, pause = attempt.run(), 0.0
             first = False
             if not end.lost:
                 return end.code
@@ -109,6 +113,9 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
                 return end.code
             again = f"all hosts start again from the last checkpoint (restart {restarts} of {MAX_RESTARTS})"
             _record(run, f"{end.lost}: {again}")
+            goes_on = time.monotonic() + pause
+            while not stopped and time.monotonic() < goes_on:
+                time.sleep(_LOOK)
     return 128 + stopped
 
 

@@ -24,7 +24,7 @@ from rljax.learner.hosts import JAX_LATER
 BEAT, ENDED, END = ".", "ended", "end"
 """Beginnings of lines: the host lives; it has ended, with its rank and exit code; all are to end, with the reason."""
 WELCOME, REFUSED = "welcome", "refused"
-"""Beginnings of the answer to who comes: the port of JAX's service; why one is not let in."""
+"""Beginnings of the answer to who comes: the port of JAX's service and host 0's machine; why one is not let in."""
 CONNECT_SECONDS = 2.0
 """Seconds in which host 0's machine must answer one try."""
 HELLO_SECONDS = 5 * CONNECT_SECONDS
@@ -183,7 +183,7 @@ class Visit:
 
     def _connect(self) -> Link:
         sock = _connection(self._coordinator)
-        link = Link(sock, 0, self._coordinator.rpartition(":")[0])
+        link = Link(sock, 0)
         link.send(self._hello.line)
         self.trouble = "it does not answer"
         return link

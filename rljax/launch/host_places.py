@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterable, Mapping
 
@@ -48,13 +47,6 @@ def place_of(config: Config, environment: Mapping[str, str]) -> Place | None:
     return found
 
 
-def share_of_processors(config: Config) -> dict[str, str]:
-    """Returns the environment variables by which JAX makes of the processors what one host has of the mesh."""
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return {}
-    return {"JAX_NUM_CPU_DEVICES": str(config.learner.mesh.size // config.learner.hosts.number)}
-
-
 def free_port() -> int:
     """Returns a port of this machine that nobody listens at."""
     with socket.socket() as unused:
@@ -68,17 +60,17 @@ def _by_variables(config: Config, environment: Mapping[str, str]) -> Place | Non
         return None
     _check_number(config, size, "WORLD_SIZE")
     rank = _count("RANK", environment, 0, size - 1)
-    coordinator = config.learner.hosts.coordinator or _coordinator(environment, rank, size)
+    coordinator = config.learner.hosts.coordinator or _coordinator(environment, size)
     local = _count("LOCAL_RANK", environment, 0) if "LOCAL_RANK" in environment else None
     return Place(rank, size, coordinator, "torchrun", _devices(config, local, environment))
 
 
-def _coordinator(environment: Mapping[str, str], rank: int, size: int) -> str:
+def _coordinator(environment: Mapping[str, str], size: int) -> str:
     """Returns the address after that at which torchrun itself listens."""
     address, port = environment["MASTER_ADDR"], _count("MASTER_PORT", environment, 1, 2**16 - 2) + 1
     if not is_address(f"{address}:{port}"):
         raise ConfigError(f"MASTER_ADDR={address!r}: must be a name or IPv4 address of host 0; or write {_BY_HAND}")
-    if rank == 0 and address in _LOOPBACK and environment.get("LOCAL_WORLD_SIZE") != str(size):
+    if address in _LOOPBACK and environment.get("LOCAL_WORLD_SIZE") != str(size):
         address = socket.gethostname()  # some give host 0 this name of it: it would listen to its own machine alone
     return f"{address}:{port}"
 

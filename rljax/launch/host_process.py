@@ -70,6 +70,9 @@ class HostProcess:
                 pass_fds=[writing],
                 start_new_session=True,  # Ctrl-C is the supervisor's to pass on
             )
+        except BaseException:
+            os.close(reading)
+            raise
         finally:
             os.close(writing)
         assert self.process.stdin is not None

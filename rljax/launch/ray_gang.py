@@ -23,11 +23,12 @@ from rljax.config.schema import Config
 from rljax.config.validate_placement import device_indices
 from rljax.interrupts import HOST_LOST
 from rljax.launch.host_news import say
-from rljax.launch.host_places import free_port, share_of_processors
+from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
 from rljax.launch.ray_cluster import ClusterError, RayCluster, runtime_env
 from rljax.launch.ray_placement import ACCELERATORS, add_up, of_hosts
 from rljax.launch.supervisor import GRACE, End, Supervisor
+from rljax.pipeline.assemble.processors import share_of_processors
 from rljax.pipeline.run_dir import RunDir
 from sidecar.errors import first_line
 from sidecar.hosting.ray import Placement, why_it_died

@@ -84,33 +84,42 @@ class Supervisor:
         self.stopping = 0
         self.hosts: list[HostProcess] = []
         self._config, self._places, self._environment = config, places, environment
-        self._wait_timeout = config.wait_timeout
         self._signs = Signs(config.learner.hosts.heartbeat_timeout, config.wait_timeout, GRACE)
         self._place = places[0]
-        run, name = str(RunDir.at(config).root), socket.gethostname()
-        self._hello = Hello(run, self._place.number, self._place.rank, name)
+        run = str(RunDir.at(config).root)
+        self._hello = Hello(run, self._place.number, self._place.rank, socket.gethostname())
         self._machine = self._place.coordinator.rpartition(":")[0]
-        leads, local = self._place.rank == 0, _is_loopback(self._machine)
-        self._door = Door(self._place.coordinator, local) if linked and leads else None
+        self._door: Door | None = None
+        self._service: Any = None
         self._links: list[Link] = []
         self._whys: dict[int, str] = {}
-        self._signs.names = {place.rank: name for place in places} if linked else {}
+        self._signs.names = {place.rank: self._hello.name for place in places} if linked else {}
         self._end: End | None = None
         self._selector = selectors.DefaultSelector()
         self._looked = self._began = self._told = time.monotonic()
-        self._here, self._met, self._trouble = not linked, False, ""
-        silence, number = config.learner.hosts.heartbeat_timeout, self._place.number
-        self._service: Any
-        self._service, self._port = serve_jax(silence, number, local, GRACE) if leads else (None, 0)
-        if self._door is not None:
-            self._watch(self._door.sock, self._let_in)
-            warn_where_host_0_is_elsewhere(self._place.coordinator)
-        if leads:
-            self._start()
+        self._here, self._met, self._trouble, self._port = not linked, False, "", 0
+        if self._place.rank == 0:
+            try:
+                self._lead()
+            except BaseException:
+                self._kill()
+                self._close()
+                raise
 
     @property
     def _jax(self) -> str:
         return f"{self._machine}:{self._port}"
+
+    def _lead(self) -> None:
+        """Lets others come, where there are any, has JAX listen, and starts the hosts here."""
+        local = _is_loopback(self._machine)
+        if not self._here:
+            self._door = Door(self._place.coordinator, local)
+            self._watch(self._door.sock, self._let_in)
+            warn_where_host_0_is_elsewhere(self._place.coordinator)
+        silence = self._config.learner.hosts.heartbeat_timeout
+        self._service, self._port = serve_jax(silence, self._place.number, local, GRACE)
+        self._start()
 
     def _start(self) -> None:
         for place in self._places:
@@ -171,8 +180,8 @@ class Supervisor:
             self._tell_of_others(now)
             if self.stopping:
                 self._stop_before_all_met()
-            elif now - self._began > min(self._wait_timeout, MEET):
-                place, waited = self._place, f"{min(self._wait_timeout, MEET):g} s"
+            elif now - self._began > (most := min(self._config.wait_timeout, MEET)):
+                place, waited = self._place, f"{most:g} s"
                 said = f"host {place.rank} of {place.number} did not meet host 0 within {waited} ({visit.trouble})"
                 self._lose(f"learner.hosts.coordinator={place.coordinator}: {said}; give it the same coordinator")
             else:
@@ -192,7 +201,8 @@ class Supervisor:
             say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
             self._end = End(CONFIG_REFUSED)
         elif what == WELCOME:
-            self._port = int(rest)
+            port, _, visit.link.name = rest.partition(" ")
+            self._port = int(port)
             self._links.append(visit.link)
             self._greet(visit.link)
             self._watch(visit.link.sock, partial(self._listen, visit.link))
@@ -320,10 +330,8 @@ class Supervisor:
         """Says, once, that a host other than 0 is one of those that train: nothing else is printed here."""
         self._here = True
         if self._place.rank:
-            say(
-                f"learner.hosts: host {self._place.rank} of {self._place.number} trains with host 0 "
-                f"({self._machine}), which prints the progress"
-            )
+            trains = f"host {self._place.rank} of {self._place.number} trains with {self._signs.name(0)}"
+            say(f"learner.hosts: {trains}, which prints the progress")
 
     def _greet(self, link: Link) -> None:
         assert link.rank is not None
@@ -360,7 +368,7 @@ class Supervisor:
             return False
         link.rank, link.name = hello.rank, hello.name
         self._greet(link)
-        link.send(f"{WELCOME} {self._port}")
+        link.send(f"{WELCOME} {self._port} {self._hello.name}")
         return True
 
     def _take_in(self, link: Link, line: str) -> None:

@@ -115,6 +115,9 @@ class Trainer:
             self._observers.message(f"{message}; raise max_steps to go on")
         self._ahead = self._compile_ahead()
         with self._compiles, contextlib.closing(self._ahead), self._publishing:
+            if self._ahead.programs:
+                beginning = f"version {self._learner.steps} to be published · the learner compiles"
+                self._observers.waiting(beginning, 0, self._config.groups_per_batch)
             self._publish(Clock())
             self._await_programs(self._ahead)
             if self._ahead.programs:

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.ledger.announced import Announced
 from rljax.rollout.engine_speed import EngineSpeed
 from rljax.timeouts import timeout
-from sidecar.protocol import Engine, EngineError, EngineStatus, GenerateRequest
+from sidecar.protocol import Engine, EngineError, EngineStatus, EngineUnfitError, GenerateRequest
 
 T = TypeVar("T")
 
@@ -271,7 +271,7 @@ class EngineSlot:
             self.replacement = None
 
     async def _successor(self, error: Exception) -> Engine:
-        while True:
+        while not isinstance(error, EngineUnfitError):
             self._restarts += 1
             self._events.fault("engine_died", f"engine {self.index}: {_describe(error)}")
             if self._restarts > MAX_RESTARTS:
@@ -286,6 +286,7 @@ class EngineSlot:
                 return await self._ready()
             except Exception as failed:  # a factory may raise anything; one not ready counts as dead
                 error = failed
+        raise error
 
     async def _ready(self) -> Engine:
         """Starts a new engine, makes it ready to serve and returns it."""

@@ -26,6 +26,7 @@ from sidecar.hosting.spec import EngineSpec
 from sidecar.protocol import (
     Engine,
     EngineError,
+    EngineUnfitError,
     PinnedVersionError,
     RequestError,
     WeightsGoneError,
@@ -48,6 +49,7 @@ LEFT_ALONE = {
 
 _KINDS: tuple[type[Exception], ...] = (
     EngineError,
+    EngineUnfitError,
     RequestError,
     PinnedVersionError,
     WeightUpdateError,

@@ -27,6 +27,7 @@ from sidecar.protocol import (
     Completion,
     EngineError,
     EngineStatus,
+    EngineUnfitError,
     GenerateRequest,
     PauseMode,
     PinnedVersionError,
@@ -228,7 +229,7 @@ class ConcurrentVllm:
             if output.finished:
                 self._tokens += len(tokens[:end])
                 if self._settings.record_routes and tokens and sampled.routed_experts is None:
-                    raise EngineError(
+                    raise EngineUnfitError(
                         f"{self.name}: vLLM returned tokens without their experts, so that none can be replayed; write "
                         "another sidecar.engine, or algorithm.router_replay=off"
                     )

@@ -214,13 +214,29 @@ def test_a_dry_run_counts_the_processors_of_a_learner(
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert main(given) == 2
     refused = "learner.mesh: multiplies to 8 devices, learner.devices='cpu' gives 1 (cpu:0); write a mesh of as many"
-    assert capsys.readouterr().err == f"rljax: {refused}\n"
+    assert capsys.readouterr().err == f"rljax: {refused}, or set JAX_NUM_CPU_DEVICES=8 in the environment\n"
     assert main([*given, "--config.mode=explore"]) == 0
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
     assert main(given) == 0
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     assert main(given) == 0
+
+
+def test_a_dry_run_counts_the_processors_of_all_hosts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one command starts them it says how many each has; by hand its environment does."""
+    given = ["--config=quickstart", "--dry-run", "--config.learner.devices=cpu", "--config.learner.mesh.fsdp=8"]
+    given.append("--config.learner.hosts.number=2")
+    by_hand = ["--config.learner.hosts.rank=0", "--config.learner.hosts.coordinator=first:8476"]
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert main(given) == 0
+    assert main([*given, *by_hand]) == 2
+    assert "gives 2 (cpu:0, cpu:1); write a mesh of as many, or set JAX_NUM_CPU_DEVICES=4" in capsys.readouterr().err
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "4")
+    assert main([*given, *by_hand]) == 0
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_an_override_has_the_type_of_its_key(override: str, value: Any, simple: 
         ("learning_rate=1", "learning_rate: unknown key; did you mean learner.optimizer.learning_rate?"),
         ("algorithm.grop_size=4", "algorithm.grop_size: unknown key; did you mean group_size?"),
         ("modle.path=tiny", "modle.path: unknown key; did you mean model.path?"),
+        ("learner.host.rank=1", "learner.host.rank: unknown key; did you mean learner.hosts.rank?"),
+        ("learner.host=2", "learner.host: unknown key; did you mean learner.hosts?"),
         ("learner.mesh.tensors=2", "learner.mesh.tensors: unknown key; did you mean learner.mesh.tensor?"),
         ("tasks.train.digit.limit=3", "tasks.train.digit.limit: unknown key; did you mean tasks.train.digits.limit?"),
         (

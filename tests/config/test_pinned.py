@@ -43,7 +43,7 @@ def test_as_many_versions_are_held_as_may_be_in_use(changes: dict[str, Any], hel
     [
         (
             {"rank": None},
-            "as adapters of one model, and there is none; set model.lora.rank, or write in_flight",
+            "as adapters of one model, and there is none; write model.lora.rank=16, say, or one of in_flight, keep_kv",
         ),
         (
             {"rank": 600, "engine": "vllm"},

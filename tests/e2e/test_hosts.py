@@ -251,7 +251,7 @@ def test_all_end_when_one_is_lost_and_the_same_commands_go_on(tmp_path: Path, ca
     hosts = start(run_dir, cache, 2)
     hosts[0].until(lambda: steps_trained(run_dir) >= 1, "a step")
     hosts[0].end(signal.SIGKILL)
-    assert lost(hosts[1], within=30) == "rljax: host 0 (127.0.0.1) is gone, and its supervisor" + GOES_ON
+    assert lost(hosts[1], within=30) == f"rljax: host 0 ({socket.gethostname()}) is gone, and its supervisor{GOES_ON}"
 
     hosts = start(run_dir, cache, 2)
     hosts[1].until(lambda: steps_trained(run_dir) >= 3, "three steps")
@@ -283,7 +283,7 @@ def test_hosts_0_that_halt_and_go_on_when_others_have_taken_over_harm_nothing(tm
         asleep = [psutil.Process(hosts[0].process.pid), *halted(hosts[0])]
         asleep[0].suspend()
         former.append((hosts[0], asleep))
-        assert "host 0 (127.0.0.1) has shown no sign of life for 10 s" in lost(hosts[1], within=60)
+        assert f"host 0 ({socket.gethostname()}) has shown no sign of life for 10 s" in lost(hosts[1], within=60)
         explorer.until(lambda: bool(query(run_dir, silent)), "the explorer to find host 0 silent")
 
     successors, done = start(run_dir, cache, 2, few=few), steps_trained(run_dir)

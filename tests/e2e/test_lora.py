@@ -99,7 +99,7 @@ def test_an_adapter_that_nothing_would_read_or_that_no_model_has_is_refused_in_a
     tmp_path: Path, cache: Path
 ) -> None:
     without = run(tmp_path / "without", cache, "model.lora.alpha=8")
-    assert "model.lora.alpha=8.0: there is no adapter; set model.lora.rank, or leave it out" in without.stderr
+    assert "model.lora.alpha=8.0: there is no adapter; write model.lora.rank=16, say, or leave it out" in without.stderr
     misspelt = run(tmp_path / "misspelt", cache, "model.lora.rank=4", "model.lora.targets=q_prj,v_proj")
     assert "model.lora.targets='q_prj': not one of all-linear, " in misspelt.stderr
     assert "did you mean q_proj?" in misspelt.stderr

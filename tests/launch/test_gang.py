@@ -6,14 +6,15 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rljax.config.load import as_plain
 from rljax.config.schema import Config
 from rljax.interrupts import HOST_LOST
-from rljax.launch import ray_gang
-from rljax.launch.gang import MAX_RESTARTS, run_again_where_lost
+from rljax.launch import gang, ray_gang
+from rljax.launch.gang import MAX_RESTARTS, PAUSE, run_again_where_lost
 from rljax.launch.host_process import Place
 from rljax.launch.ray_cluster import ClusterError
 from rljax.launch.supervisor import End
@@ -61,8 +62,9 @@ def test_what_a_host_said_itself_is_not_tried_again(tmp_path: Path) -> None:
     assert list(attempts) == []
 
 
-def test_a_start_that_fails_after_the_first_is_a_loss(tmp_path: Path) -> None:
-    """A cluster that has no other node for a lost one may have it later."""
+def test_a_start_that_fails_after_the_first_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that has no other node for a lost one may have it later: the next start comes after a pause."""
+    slept = a_clock(monkeypatch)
     (tmp_path / "logs").mkdir()
     away = "launcher=ray: hosts did not start within 60 s"
     starts: Iterator[Scripted | None] = iter([Scripted(LOST), None, Scripted(LOST), *[None] * (MAX_RESTARTS - 2)])
@@ -78,6 +80,33 @@ def test_a_start_that_fails_after_the_first_is_a_loss(tmp_path: Path) -> None:
     whys = [line.partition(f" {socket.gethostname()}: ")[2].rpartition(": ")[0] for line in kept]
     late = f"all hosts did not start again: {away}"
     assert whys == [LOST.lost, late, LOST.lost, late]
+    assert sum(slept) == pytest.approx(PAUSE, abs=1)  # not after the last
+
+
+def a_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Has the seconds of a pause pass at once; returns them."""
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(gang, "time", clock)
+    return slept
+
+
+def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = iter([Scripted(LOST)])
+    slept = a_clock(monkeypatch)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        signal.raise_signal(signal.SIGTERM)
+
+    def start() -> Scripted:
+        if (attempt := next(starts, None)) is None:
+            raise ClusterError("no room")
+        return attempt
+
+    monkeypatch.setattr(gang.time, "sleep", sleep)
+    assert run_again_where_lost(RunDir(tmp_path), start) == 128 + signal.SIGTERM
+    assert len(slept) == 1
 
 
 def test_a_first_start_that_fails_ends_the_command(tmp_path: Path) -> None:

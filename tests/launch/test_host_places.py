@@ -76,10 +76,12 @@ def test_where_the_config_says_where_host_0_is_no_variable_is_asked() -> None:
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1"])
 @pytest.mark.parametrize(
     ("rank", "of_machine", "others_come"),
-    [("0", "1", True), ("0", None, True), ("0", "2", False), ("1", "1", False)],
+    [("0", "1", True), ("0", None, True), ("0", "2", False), ("1", "1", True), ("1", "2", False)],
 )
 def test_host_0_listens_to_other_machines(address: str, rank: str, of_machine: str | None, others_come: bool) -> None:
-    """To whom it is ``localhost``, as some launchers tell host 0 alone; unless all hosts are known to be here."""
+    """To whom it is ``localhost``, as some launchers tell host 0 alone; unless all hosts are known to be here. All on
+    its machine call that by the same name.
+    """
     given = {**TORCHRUN, "RANK": rank, "MASTER_ADDR": address}
     place = place_of(config(), given | ({} if of_machine is None else {"LOCAL_WORLD_SIZE": of_machine}))
     assert place is not None

@@ -90,7 +90,7 @@ def test_a_host_says_that_it_waits_and_that_it_trains(
         assert ending.result() == End(0)
     trains = [line for line in capsys.readouterr().err.splitlines() if "trains" in line]
     assert len(trains) == 1
-    assert "host 1 of 2 trains with host 0 (127.0.0.1), which prints the progress" in trains[0]
+    assert f"host 1 of 2 trains with host 0 ({os.uname().nodename}), which prints the progress" in trains[0]
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rljax.interrupts import HOST_LOST
 from rljax.launch import supervisor
+from rljax.launch.host_process import Place
 from rljax.launch.supervisor import End, Supervisor
-from tests.launch.conftest import LIVES, MET, ended, until
+from sidecar.workers import lifeline
+from tests.e2e.program import free_port
+from tests.launch.conftest import LIVES, MET, config, ended, until
 
 
 def test_one_that_is_killed_takes_the_other_with_it(watched: Callable[..., Supervisor]) -> None:
@@ -121,3 +128,25 @@ def test_who_is_ended_while_it_is_too_busy_to_stop_is_not_lost(watched: Callable
 
     threading.Thread(target=stop).start()
     assert ended(watching) == End(142)
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(
+    watched: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second host does not start: the first is ended, nobody listens, and no descriptor is left."""
+    started: list[subprocess.Popen[bytes]] = []
+    start, door, before = lifeline.start, free_port(), set(os.listdir("/proc/self/fd"))
+
+    def start_one(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError("no more processes")
+        started.append(start(*given, **named))
+        return started[0]
+
+    monkeypatch.setattr(lifeline, "start", start_one)
+    places = [Place(rank, 3, f"127.0.0.1:{door}") for rank in range(2)]
+    with pytest.raises(OSError, match="no more processes"):
+        Supervisor(config(), places, {"HOST_0": LIVES}, linked=True)
+    assert started[0].returncode == -signal.SIGKILL
+    socket.create_server(("127.0.0.1", door)).close()
+    assert set(os.listdir("/proc/self/fd")) <= before

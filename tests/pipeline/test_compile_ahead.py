@@ -24,6 +24,7 @@ from rljax.learner.programs import Compilation, Program
 from rljax.ledger import leases
 from rljax.pipeline import train
 from rljax.pipeline.assemble.learner import StepRunner
+from rljax.pipeline.observers import LearnerObservers
 from rljax.pipeline.train import Outputs, Trainer
 from rljax.run import Run
 from sidecar.workers import lifeline
@@ -41,8 +42,8 @@ def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
     """Seen from outside: which programs have been lowered and compiled when the ledger is first asked for a batch. A
     key that is of GPUs alone is named, once.
     """
-    compiled, at_lease = list[str](), list[list[str]]()
-    compile_one, lease = Compilation._compile, leases.lease
+    compiled, at_lease, said, at_publish = list[str](), list[list[str]](), list[str | None](), list[str | None]()
+    compile_one, lease, publish = Compilation._compile, leases.lease, Trainer._publish
 
     def noted(self: Compilation, program: Program) -> None:
         compile_one(self, program)
@@ -52,6 +53,12 @@ def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
         at_lease.append(list(compiled))
         return lease(*arguments)
 
+    def published(self: Trainer, *given: Any) -> None:
+        at_publish.append(said[-1])
+        publish(self, *given)
+
+    monkeypatch.setattr(Trainer, "_publish", published)
+    monkeypatch.setattr(LearnerObservers, "waiting", lambda self, reason, *_: said.append(reason))
     monkeypatch.setattr(Compilation, "_compile", noted)
     monkeypatch.setattr(leases, "lease", asked)
     # Prompts are shorter than model.max_prompt_tokens: what is likely follows from theirs.
@@ -62,6 +69,7 @@ def test_programs_are_compiled_before_the_first_lease_and_none_in_mid_run(
     assert [row["step"] for row in rows] == [1, 2]
     assert any(name.startswith("update ") for name in at_lease[0])
     assert [row["compile/programs"] for row in rows] == [0, 0]
+    assert at_publish == ["version 0 to be published · the learner compiles", None, None], "it says why it is silent"
     assert caplog.messages.count("learner.autotune=True: of no effect, for the learner computes on a CPU") == 1
 
 

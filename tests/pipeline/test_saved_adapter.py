@@ -63,7 +63,8 @@ def test_all_weights_and_an_adapter_are_told_apart(tmp_path: Path) -> None:
     nothing: Any = None
     with pytest.raises(ConfigError, match=r"^model\.lora\.rank=4: the checkpoint of step 2 in .* is of all weights"):
         check_saved_adapter(ADAPTED, nothing, saved(tmp_path / "all", {}), 2)
-    with pytest.raises(ConfigError, match=r"^model\.lora\.rank=None: the checkpoint .* is of an adapter; write"):
+    whole = "write model.lora.rank=4, model.lora.alpha=8.0, model.lora.rslora=False, model.lora.targets=.*, or choose"
+    with pytest.raises(ConfigError, match=rf"^model\.lora\.rank=None: the checkpoint .* is of an adapter; {whole}"):
         check_saved_adapter(CONFIG, nothing, saved(tmp_path / "adapter", said() | {"lora_base": "x"}), 2)
 
 

@@ -14,7 +14,7 @@ import pytest
 from rljax.ledger.announced import Announced
 from rljax.pipeline.simulate.clock import run_virtual
 from rljax.rollout.engine_pool import EnginePool
-from sidecar.protocol import Completion, EngineError, EngineStatus, GenerateRequest, WeightUpdate
+from sidecar.protocol import Completion, EngineError, EngineStatus, EngineUnfitError, GenerateRequest, WeightUpdate
 from tests.modelled_engine import ModelledEngine
 from tests.rollout.heard import Heard
 from tests.rollout.mortal import V0, V1, Mortal, request, with_pool
@@ -356,3 +356,16 @@ def test_versions_that_pass_while_a_successor_loads_those_before_are_loaded_too(
         assert (await pool._free_slot("", pinned=3)).index == 0
 
     with_pool(tmp_path, [first, other, second], act, count=2, held=3)
+
+
+def test_an_engine_that_can_never_do_what_is_asked_is_not_started_again(tmp_path: Path) -> None:
+    class Unfit(Mortal):
+        async def generate(self, request: GenerateRequest) -> Completion:
+            raise EngineUnfitError("it returns no experts")
+
+    async def act(pool: EnginePool, loop: asyncio.AbstractEventLoop) -> None:
+        with pytest.raises(EngineError, match=r"^it returns no experts; it returns no experts$"):
+            await pool.generate(request(), 1)
+        assert loop.time() == 0.0
+
+    assert with_pool(tmp_path, [Unfit(), Unfit()], act, count=2) == ["engine_lost: it returns no experts"] * 2

@@ -70,9 +70,10 @@ def check_saved_adapter(config: Config, model: Model, checkpoints: Checkpoints, 
     where = f"the checkpoint of step {step} in {checkpoints.directory}"
     if lora.rank is None:
         if "lora_base" in saved:
+            its = ", ".join(f"model.lora.{key}={value}" for key, value in saved.get("lora", {}).items())
+            written = its or "the run's model.lora.rank, and the keys beside it"
             raise ConfigError(
-                f"model.lora.rank=None: {where} is of an adapter; write the run's keys of model.lora, or choose "
-                "another run_dir"
+                f"model.lora.rank=None: {where} is of an adapter; write {written}, or choose another run_dir"
             )
         return
     if "lora_base" not in saved:

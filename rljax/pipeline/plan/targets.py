@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import psutil
+from jax._src.xla_bridge import backends_are_initialized  # there is no public way to ask without starting them
 from jax.experimental import topologies
 
 from rljax.config.chips import GIB as GIB
@@ -19,6 +20,7 @@ from rljax.config.validate_placement import learner_memory_share
 from rljax.learner.sharding import AXES, jax_devices
 from rljax.models.common.hardware import Hardware
 from rljax.pipeline.assemble.devices import jax_memory_share
+from rljax.pipeline.assemble.processors import processors_of_host, starts_hosts_here
 
 MACHINE = 8
 """GPUs of a machine at most, all joined by NVLink."""
@@ -30,6 +32,7 @@ class Place:
 
     platform: str
     id: int
+    process_index: int = 0
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
@@ -148,6 +151,8 @@ def find_target(config: Config) -> Target:
         chip, shape = _named(name)
         hardware = Hardware(chip.platform, capability=chip.capability)
         return Target(name, chip.name, hardware, shape, chip.memory, share if chip.platform == "gpu" else 1.0, chip)
+    if starts_hosts_here(config) and not backends_are_initialized():  # as the command does for its hosts
+        jax.config.update("jax_num_cpu_devices", config.learner.hosts.number * processors_of_host(config))
     devices = jax_devices("auto")
     hardware, limit = Hardware.of(devices[0]), (devices[0].memory_stats() or {}).get("bytes_limit")
     share = share if hardware.platform == "gpu" and limit else 1.0  # of JAX's devices the limit is what it takes

@@ -20,7 +20,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def there(platform: str = "cpu") -> list[Any]:
         if platform != "cpu":
             raise RuntimeError("none")
-        return [Processor(platform="cpu", id=0)]
+        return [Processor(platform="cpu", id=0, process_index=0)]
 
     monkeypatch.setattr(jax, "devices", there)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

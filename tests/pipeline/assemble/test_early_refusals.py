@@ -22,7 +22,10 @@ MAPPING, STRATEGY = "actor_train.device_mapping", "actor_train.strategy_args.str
 TENSOR = f"{STRATEGY}.tensor_model_parallel_size"
 ON_CPU, WIDE, MISSPELT = "--config.learner.devices=cpu", "--config.learner.mesh.fsdp=8", "--config.max_stesp=3"
 NEAR = "max_stesp: unknown key; did you mean max_steps?"
-TOO_FEW = "learner.mesh: multiplies to 8 devices, learner.devices='cpu' gives 1 (cpu:0); write a mesh of as many"
+TOO_FEW = (
+    "learner.mesh: multiplies to 8 devices, learner.devices='cpu' gives 1 (cpu:0); write a mesh of as many, or set "
+    "JAX_NUM_CPU_DEVICES=8 in the environment"
+)
 NO_GPU = (
     "actor_infer.device_mapping "
     "sidecar.devices='gpu:4-7': this machine has 0 GPUs, counted from 0; correct it, or write cpu"
@@ -60,7 +63,7 @@ def test_devices_of_a_sweep_are_one_line_before_a_run_begins_and_another_process
 ) -> None:
     monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a process that has seen a GPU keeps memory of it"))
     runs = "--config.learner.mesh.fsdp=8,16", "--config.seed=0,1", f"--config.run_dir={tmp_path / 'few'}"
-    assert refused(QUICK, ON_CPU, *runs) == [TOO_FEW, TOO_FEW.replace(" 8 ", " 16 ")]
+    assert refused(QUICK, ON_CPU, *runs) == [TOO_FEW, TOO_FEW.replace(" 8 ", " 16 ").replace("=8 ", "=16 ")]
     assert list(tmp_path.iterdir()) == []
 
 

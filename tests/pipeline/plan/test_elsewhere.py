@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +94,19 @@ def test_more_gpus_than_a_machine_has_are_of_several(tmp_path: Path, capsys: pyt
     file.write_text(nested(text, "actor_infer.device_mapping", list(range(16, 20))))
     *_, last = planned(capsys, f"--config={file}")
     assert last.endswith(": write --config.plan.target=h100:3x8")
+
+
+@pytest.mark.parametrize(("by_hand", "devices"), [(False, 4), (True, 1)])
+def test_processors_are_as_many_as_the_command_makes_for_its_hosts(by_hand: bool, devices: int) -> None:
+    """In a process in which JAX has not started yet. Who starts hosts by hand says it of each."""
+    changes = {"learner.mesh.fsdp": "4", "learner.hosts.number": "2"}
+    changes |= {"learner.hosts.rank": "0", "learner.hosts.coordinator": "first:8476"} if by_hand else {}
+    program = f"""
+from rljax.config.load import load_config
+from rljax.pipeline.plan.targets import find_target
+print(find_target(load_config("quickstart", {changes!r})).devices)
+"""
+    ours = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    env = {name: value for name, value in os.environ.items() if name not in ours} | {"JAX_PLATFORMS": "cpu"}
+    finished = subprocess.run([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    assert finished.stdout == f"{devices}\n"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams
+from sidecar.protocol import Completion, EngineUnfitError, GenerateRequest, SamplingParams
 from sidecar.vllm.settings import VllmSettings
 
 concurrent = pytest.importorskip("sidecar.vllm.concurrent", reason="needs vLLM")
@@ -142,5 +142,5 @@ def test_an_answer_that_is_aborted_has_those_of_what_came(engine: Any) -> None:
 
 def test_tokens_without_the_experts_that_were_asked_for_are_an_error(engine: Any) -> None:
     engine._engine.records = False
-    with pytest.raises(EngineError, match=r"engine 0: vLLM returned tokens without their experts"):
+    with pytest.raises(EngineUnfitError, match=r"engine 0: vLLM returned tokens without their experts"):
         ask(engine)

@@ -1,13 +1,17 @@
 """rljax against TRL's GRPOTrainer, end to end: SmolLM2 learns two-digit sums on two cores.
 
-    python -m bench.race [--steps 20] [--seeds 3] [--trl-batches 8 16 32 64] [--config.KEY=VALUE ...]
+    python -m bench.race [--steps 20] [--seeds 0 1 2] [--sides SIDE ...] [--trl-batches 8 16 32 64]
+                         [--config.KEY=VALUE ...]
 
 What: `configs/smollm2_arithmetic.py` with the given keys, and TRL with the same model, prompts in the same order,
 rewards, batch of 64 in groups of 8, length of replies, optimizer and float32; both validate the same 128 held-out tasks
-at the same steps and save at the same. Each side is a command in processes of its own; they take turns, and who begins
-changes with the seed. TRL has a virtual environment of its own, which this command makes (``--venv``), and is asked
-with each of ``--trl-batches`` rows at a time first, for `TRIAL_STEPS` steps: the fastest races, without gradient
-checkpointing. ``--keep DIR`` keeps what the runs leave.
+at the same steps and save at the same. rljax races at the config's α, which is 1, and at α = 0. Each side is a command
+in processes of its own; they take turns, and who begins changes with the seed. TRL has a virtual environment of its
+own, which this command makes (``--venv``), and is asked with each of ``--trl-batches`` rows at a time first, for
+`TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
+
+Every run that has ended is a line of ``--rows``. One of the same side, seed and keys is not made again, so that the
+command may be stopped at any time and given again.
 
 Figures of a run:
 
@@ -42,7 +46,7 @@ from typing import Any
 
 import psutil
 
-from bench.paired import CORES, print_machine, print_table
+from bench.paired import CORES, commit, print_machine, print_table, processor
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.models.resolve import resolve_model
@@ -55,6 +59,8 @@ CONFIG = "configs/smollm2_arithmetic.py"
 TRL, TORCH = "trl==1.16.0", "torch==2.13.0"
 GOOD = 0.35
 TRIAL_STEPS, SETTLING = 3, 2
+SIDES: Mapping[str, Sequence[str]] = {"rljax": (), "rljax_alpha0": ("async_generation_ratio=0",), "trl": ()}
+"""Keys of the config besides those that all sides have."""
 MIB = 2**20
 
 
@@ -78,6 +84,12 @@ class Run:
     written_mib: float
     left_mib: float
     cpu_seconds: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Run:
+        """Returns a run of what JSON makes of it."""
+        lists = {"steps": tuple(row["steps"]), "held_out": tuple(map(tuple, row["held_out"]))}
+        return cls(**{**row, **lists})
 
     @property
     def to_good(self) -> float | None:
@@ -319,11 +331,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--eval-steps", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--trl-batches", nargs="+", type=int, default=[8, 16, 32, 64])
     parser.add_argument("--venv", type=Path, default=cache_directory() / "trl-1.16.0")
     parser.add_argument("--cold", action="store_true", help="rljax compiles all anew")
-    parser.add_argument("--only", choices=("rljax", "trl"))
+    parser.add_argument("--rows", type=Path, default=Path("bench/runs/race.jsonl"), help="of the runs that have ended")
     parser.add_argument("--keep", type=Path, help="directory for what the runs leave; else it is deleted")
     options, given = parser.parse_known_args()
     print_machine()
@@ -336,23 +349,42 @@ def main() -> None:
 
 
 def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> None:
-    """Runs both sides by turns and prints what they took."""
-    sides = [options.only] if options.only else ["rljax", "trl"]
-    python = make_venv(options.venv.absolute()) if "trl" in sides else Path()
-    found: dict[str, list[Run]] = {side: [] for side in sides}
-    for seed in range(options.seeds):
-        keys = [*overrides, f"seed={seed}"]
-        job = job_of(load_config(CONFIG, dict(key.split("=", 1) for key in keys)), root)
-        if "trl" in sides:
-            job["trl_batch"] = options.trl_batch = (
-                fastest(python, root, job, options.trl_batches) if not seed else options.trl_batch
-            )
-        for side in sides if seed % 2 == 0 else sides[::-1]:
-            place = root / f"{side}-{seed}"
-            run = run_rljax(place, keys, options.cold) if side == "rljax" else run_trl(python, place, job)
-            found[side].append(run)
+    """Runs all sides by turns and prints what they took."""
+    found: dict[str, list[Run]] = {side: [] for side in options.sides}
+    for number, seed in enumerate(options.seeds):
+        for side in options.sides if number % 2 == 0 else options.sides[::-1]:
+            case = {"side": side, "keys": [*overrides, *SIDES[side]], "cold": options.cold, "seed": seed}
+            row = next(_rows(options.rows, case), None)
+            if row is None:
+                row = case | made(options, case, root)
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+            found[side].append(run := Run.of(row["run"]))
             print(f"seed {seed}, {side}: {run}", flush=True)
     show(found, options.eval_steps)
+
+
+def made(options: argparse.Namespace, case: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Makes a run; returns it, its machine, and TRL's rows at a time: those of its other seeds, or the fastest."""
+    keys, place = [*case["keys"], f"seed={case['seed']}"], root / f"{case['side']}-{case['seed']}"
+    batch: int | None = None
+    if case["side"] == "trl":
+        python = make_venv(options.venv.absolute())
+        job = job_of(load_config(CONFIG, dict(key.split("=", 1) for key in keys)), root)
+        of_others = {name: value for name, value in case.items() if name != "seed"}
+        known = [row["trl_batch"] for row in _rows(options.rows, of_others)]
+        batch = known[0] if known else fastest(python, root, job, options.trl_batches)
+        run = run_trl(python, place, {**job, "trl_batch": batch})
+    else:
+        run = run_rljax(place, keys, options.cold)
+    return {"run": asdict(run), "trl_batch": batch, "machine": processor(), "commit": commit()}
+
+
+def _rows(file: Path, case: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the rows of the runs that have ended that are of this case."""
+    for row in read_json_lines(file) if file.exists() else ():
+        if case.items() <= row.items():
+            yield row
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The race measures the same rewards and tasks on both sides, and what a command takes."""
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import race as races
 from bench import race_trl
-from bench.race import CONFIG, Run, job_of, take
+from bench.race import CONFIG, Run, job_of, race, take
 from rljax.config.load import load_config
 from rljax.tasks.rewards.text import digits, exact
 from rljax.tasks.task import Task
@@ -78,3 +81,34 @@ def test_a_step_counts_where_nothing_else_was_done() -> None:
     run = Run(990.0, 1000.0, 1300.0, tuple(ends), held_out, 1.0, 1.0, 1.0, 1.0)
     assert run.step_seconds(5) == pytest.approx(6.5)  # 5, 6, 7 and 9
     assert run.to_good == 120.0
+
+
+def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two sides and two seeds three runs are there, one of them of other keys."""
+    asked: list[tuple[str, str]] = []
+
+    def run(place: Path, keys: list[str], cold: bool) -> Run:
+        asked.append((place.name, " ".join(keys)))
+        return Run(0.0, 1.0, 9.0, (2.0, 3.0), ((1.5, 0, 0.2),), 1.0, 1.0, 1.0, float(len(asked)))
+
+    monkeypatch.setattr(races, "run_rljax", run)
+    file, sides = tmp_path / "rows.jsonl", ["rljax", "rljax_alpha0"]
+
+    def go(*seeds: int, keys: tuple[str, ...] = ("max_steps=2",)) -> None:
+        options = argparse.Namespace(seeds=list(seeds), sides=sides, rows=file, cold=False, eval_steps=5)
+        race(options, keys, tmp_path)
+
+    go(0)
+    go(1, keys=("max_steps=3",))
+    go(0, 1)
+    zero = "async_generation_ratio=0"
+    assert asked == [
+        ("rljax-0", "max_steps=2 seed=0"),
+        ("rljax_alpha0-0", f"max_steps=2 {zero} seed=0"),
+        ("rljax-1", "max_steps=3 seed=1"),
+        ("rljax_alpha0-1", f"max_steps=3 {zero} seed=1"),
+        ("rljax_alpha0-1", f"max_steps=2 {zero} seed=1"),  # who begins changes with the seed
+        ("rljax-1", "max_steps=2 seed=1"),
+    ]
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [Run.of(row["run"]).cpu_seconds for row in rows] == [1, 2, 3, 4, 5, 6]

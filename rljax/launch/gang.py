@@ -116,6 +116,8 @@ def run_again_where_lost(run: RunDir, start: Callable[[], Attempt]) -> int:
             goes_on = time.monotonic() + pause
             while not stopped and time.monotonic() < goes_on:
                 time.sleep(_LOOK)
+    if restarts:
+        _record(run, f"stopped before all hosts had started again; {_GOES_ON}")
     return 128 + stopped
 
 

@@ -24,7 +24,9 @@ from rljax.learner.hosts import JAX_LATER
 BEAT, ENDED, END = ".", "ended", "end"
 """Beginnings of lines: the host lives; it has ended, with its rank and exit code; all are to end, with the reason."""
 WELCOME, REFUSED = "welcome", "refused"
-"""Beginnings of the answer to who comes: the port of JAX's service and host 0's machine; why one is not let in."""
+"""Beginnings of the answer to who comes: the port of JAX's service; why one is not let in."""
+_NAMED = "named "
+"""Beginning of the line before that: host 0's machine. Supervisors of an earlier program neither say nor need it."""
 CONNECT_SECONDS = 2.0
 """Seconds in which host 0's machine must answer one try."""
 HELLO_SECONDS = 5 * CONNECT_SECONDS
@@ -116,6 +118,11 @@ class Link:
             raise EOFError("a line is too long")
         yield from (line.decode(errors="replace") for line in lines)
 
+    def welcome(self, port: int, name: str) -> None:
+        """Lets another in: says the machine of host 0, and the port of JAX's service there."""
+        self.send(f"{_NAMED}{name}")
+        self.send(f"{WELCOME} {port}")
+
     def close(self) -> None:
         """Closes the connection."""
         self.sock.close()
@@ -174,7 +181,10 @@ class Visit:
             if self.link is None:
                 self.link = self._connect()
                 return []
-            return list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
+            lines = list(self.link.read()) if select.select([self.link.sock], [], [], seconds)[0] else []
+            for line in lines:
+                self.link.name = line.removeprefix(_NAMED) if line.startswith(_NAMED) else self.link.name
+            return lines
         except (OSError, EOFError, UnicodeError) as error:
             self.trouble = why_not_reached(error)
             self.close()

@@ -201,8 +201,7 @@ class Supervisor:
             say(f"learner.hosts.coordinator={self._place.coordinator}: {rest}")
             self._end = End(CONFIG_REFUSED)
         elif what == WELCOME:
-            port, _, visit.link.name = rest.partition(" ")
-            self._port = int(port)
+            self._port, visit.link.name = int(rest), visit.link.name or self._machine
             self._links.append(visit.link)
             self._greet(visit.link)
             self._watch(visit.link.sock, partial(self._listen, visit.link))
@@ -368,7 +367,7 @@ class Supervisor:
             return False
         link.rank, link.name = hello.rank, hello.name
         self._greet(link)
-        link.send(f"{WELCOME} {self._port} {self._hello.name}")
+        link.welcome(self._port, self._hello.name)
         return True
 
     def _take_in(self, link: Link, line: str) -> None:

@@ -322,7 +322,7 @@ def _custom_metadata(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, FileNotFoundError) as error:
         raise DamagedArrayError(f"its {_METADATA} cannot be read: {first_line(error)}") from error
     wanted = found.pop(_CHECKSUM, None)  # None: from an earlier rljax
-    if wanted is not None and checksum_of_metadata(found, wanted) != wanted:
+    if wanted is not None and checksum_of_metadata(found, str(wanted)) != wanted:
         raise DamagedArrayError(f"its {_METADATA} is corrupted: it does not have the checksum that was saved")
     if not found.keys() & {_CHECKSUMS, "lineage"}:
         raise DamagedArrayError(f"its {_METADATA} is corrupted: it names neither lineage nor checksums")

@@ -135,8 +135,9 @@ def select_devices(devices: str, count: int, present: Present = jax_devices) -> 
     chosen = named_devices("learner.devices", devices, present, count)
     if len(chosen) < count:
         check_number_named(devices, count)  # a rule of the config's says the same
-        each = -(-count // len({device.process_index for device in chosen}))
-        more = f", or set JAX_NUM_CPU_DEVICES={each} in the environment" * (chosen[0].platform == "cpu")
+        hosts = len({device.process_index for device in chosen})
+        meant = chosen[0].platform == "cpu" and (hosts > 1 or device_indices(devices)[0] == "cpu")
+        more = f", or set JAX_NUM_CPU_DEVICES={-(-count // hosts)} in the environment" if meant else ""
         raise ConfigError(
             f"learner.mesh: multiplies to {count} devices, learner.devices={devices!r} gives {len(chosen)} "
             f"({', '.join(map(str, chosen))}); write a mesh of as many{more}"

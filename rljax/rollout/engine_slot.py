@@ -286,6 +286,7 @@ class EngineSlot:
                 return await self._ready()
             except Exception as failed:  # a factory may raise anything; one not ready counts as dead
                 error = failed
+        await self._end()
         raise error
 
     async def _ready(self) -> Engine:

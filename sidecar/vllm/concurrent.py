@@ -229,7 +229,8 @@ class ConcurrentVllm:
             if output.finished:
                 self._tokens += len(tokens[:end])
                 if self._settings.record_routes and tokens and sampled.routed_experts is None:
-                    raise EngineUnfitError(
+                    aborted = sampled.finish_reason == "abort"  # it may have ended before its first were due
+                    raise (EngineError if aborted else EngineUnfitError)(
                         f"{self.name}: vLLM returned tokens without their experts, so that none can be replayed; write "
                         "another sidecar.engine, or algorithm.router_replay=off"
                     )

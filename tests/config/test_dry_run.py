@@ -221,6 +221,11 @@ def test_a_dry_run_counts_the_processors_of_a_learner(
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     assert main(given) == 0
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "-1")  # JAX's own default, which leaves it to the flag
+    assert main(given) == 0
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")  # which JAX asks first
+    assert main(given) == 2
+    assert "gives 2 (cpu:0, cpu:1)" in capsys.readouterr().err
 
 
 def test_a_dry_run_counts_the_processors_of_all_hosts(

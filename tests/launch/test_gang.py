@@ -91,7 +91,9 @@ def a_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_in_the_pause_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     starts = iter([Scripted(LOST)])
     slept = a_clock(monkeypatch)
 
@@ -107,6 +109,8 @@ def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(gang.time, "sleep", sleep)
     assert run_again_where_lost(RunDir(tmp_path), start) == 128 + signal.SIGTERM
     assert len(slept) == 1
+    stopped = "rljax: stopped before all hosts had started again; the same command goes on from the last checkpoint"
+    assert capsys.readouterr().err.splitlines()[-1] == stopped
 
 
 def test_a_first_start_that_fails_ends_the_command(tmp_path: Path) -> None:

@@ -46,6 +46,21 @@ def test_a_visit_knows_what_hinders_it() -> None:
         visit.close()
 
 
+def test_who_is_let_in_learns_where_host_0_is_unless_it_is_of_an_earlier_program() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        for welcome, name in ((Link.welcome, "node07"), (lambda link, port, _: link.send(f"welcome {port}"), "")):
+            visit = Visit(f"127.0.0.1:{door.getsockname()[1]}", HELLO)
+            visit.read(0.01)
+            there = Link(door.accept()[0])
+            welcome(there, 41233, "node07")
+            lines: list[str] = []
+            until(lambda visit=visit, lines=lines: lines.extend(visit.read(0.01)) or "welcome 41233" in lines)
+            assert visit.link is not None
+            assert visit.link.name == name
+            visit.close()
+            there.close()
+
+
 def test_a_port_of_jax_that_is_not_reached_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """A firewall may let the coordinator's port through alone."""
     place, closed = Place(1, 2, "127.0.0.1:1"), f"127.0.0.1:{free_port()}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rljax.learner import checkpoints as saving
 from rljax.learner import checksums
 from rljax.learner.checkpoints import Checkpoints, DamagedCheckpointError
 from sidecar.checksum import checksum
@@ -18,10 +19,14 @@ def test_they_are_read_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     state = make_state(1, size=512)
     with monkeypatch.context() as earlier:
         earlier.setattr(checksums, "checksum", lambda array, like="crc32": checksum(array, like))
+        of_metadata = checksums.checksum_of_metadata
+        earlier.setattr(saving, "checksum_of_metadata", lambda metadata: of_metadata(metadata, "crc32"))
         checkpoints = Checkpoints(tmp_path, keep=1)
         checkpoints.save(1, state, {})
         checkpoints.wait()
-    assert b"crc32:" in (tmp_path / "1" / "_CHECKPOINT_METADATA").read_bytes()
+    written = (tmp_path / "1" / "_CHECKPOINT_METADATA").read_text()
+    assert "crc32:" in written
+    assert "xxh3:" not in written
     assert_same(checkpoints.restore(1, abstract(state)), state)
     file, start = holding(tmp_path / "1", np.asarray(state.params["embedding"]))
     flip(file, start)

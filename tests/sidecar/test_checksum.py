@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
+from safetensors.numpy import save_file
 
 from sidecar.checksum import checksum
+from sidecar.stored import CHECKSUMS, WEIGHTS, DamagedFileError, every_tensor
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -26,3 +30,15 @@ def test_of_no_bytes_it_is_what_the_specification_says() -> None:
 
 def test_a_kind_that_nobody_knows_is_compared_with_the_usual() -> None:
     assert checksum(ARRAY, "md5:0") == checksum(ARRAY)
+
+
+def test_a_file_of_an_earlier_program_is_checked_by_its_own_sums(tmp_path: Path) -> None:
+    good, wrong = f"crc32:{zlib.crc32(ARRAY.tobytes()):08x}", "crc32:00000000"
+    for sum_of_one in (good, wrong):
+        save_file({"one": ARRAY}, tmp_path / WEIGHTS, metadata={CHECKSUMS: json.dumps({"one": sum_of_one})})
+        stored = every_tensor(tmp_path)["one"]
+        if sum_of_one == good:
+            np.testing.assert_array_equal(np.asarray(stored), ARRAY)
+        else:
+            with pytest.raises(DamagedFileError, match=f"the checksum of one is not {wrong}"):
+                np.asarray(stored)

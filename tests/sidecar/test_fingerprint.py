@@ -24,6 +24,11 @@ def test_files_and_their_order_do_not_count(tmp_path: Path) -> None:
     assert of(one) == of(shards) == fingerprint(dict(reversed(tensors.items())))
 
 
+def test_it_stays_what_adapters_and_checkpoints_have_written() -> None:
+    """The SHA-256 of ``a [3] float32 crc32:30c8bc70 ``, by hashlib; the CRC-32, by binascii, is of 0, 1 and 2."""
+    assert fingerprint({"a": np.arange(3, dtype=np.float32)}) == "583ad73891af6ea2"
+
+
 def test_other_numbers_names_and_dtypes_count(tmp_path: Path) -> None:
     model = save(shared_model("llama-untied"), tmp_path / "model")
     found = {of(model), of(save(random_model("llama-untied", seed=1), tmp_path / "seed"))}

@@ -27,5 +27,6 @@ def share_of_processors(config: Config) -> dict[str, str]:
 def processors_of_host(config: Config) -> int:
     """Returns how many devices JAX makes of the processors for a host: one, unless the environment says more."""
     share = share_of_processors(config) if starts_hosts_here(config) else {}
-    said = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
-    return int(said[1] if said else {**os.environ, **share}.get("JAX_NUM_CPU_DEVICES") or 1)
+    number = int({**os.environ, **share}.get("JAX_NUM_CPU_DEVICES") or 0)
+    flag = _FLAG.search(os.environ.get("XLA_FLAGS", ""))
+    return number if number > 0 else max(1, int(flag[1])) if flag else 1  # as JAX, which asks the flag last

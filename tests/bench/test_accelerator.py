@@ -199,11 +199,11 @@ def test_it_starts_with_jax_and_numpy_alone() -> None:
             "from bench.accelerator.shapes import Shape\n"
             "shape, way = Shape('quick', 128, 256, 128, 'fp32', 1), Way(False, 1)\n"
             "learner_config(shape, way)",
-            {"safetensors", "tensorstore"},
+            {"safetensors", "tensorstore", "xxhash"},
         ),
         (
             "import bench.accelerator.engines, rljax.sampler.engine, rljax.weights.memory, rljax.models.hf_names",
-            {"safetensors", "tensorstore", "orbax"},
+            {"safetensors", "tensorstore", "xxhash", "orbax"},
         ),
     ],
     ids=["kernels", "learner", "engine"],

@@ -119,7 +119,7 @@ def test_of_a_run_whose_reward_fails_when_it_is_tried_nothing_is_left(
 def test_of_a_run_that_does_not_fit_machine_or_model_nothing_is_left(
     tmp_path: Path, mode: str, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpus = [SimpleNamespace(platform="cpu", id=index) for index in range(3)]
+    cpus = [SimpleNamespace(platform="cpu", id=index, process_index=0) for index in range(3)]
     monkeypatch.setattr(jax, "devices", lambda platform=None: cpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match=message):

@@ -54,6 +54,7 @@ def supervise(config: Config) -> int:
         with contextlib.closing(OnRay(config)) as on_ray:
             return run_again_where_lost(run, on_ray.start)
     if place is None:
+        say(f"learner.hosts: starts {config.learner.hosts.number} hosts on this machine, which takes some seconds")
         return run_again_where_lost(run, lambda: _all_here(config))
     if place.said_by:
         by = f"as {place.said_by} says"

@@ -144,8 +144,8 @@ class Door:
             self.sock = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
         except OSError as error:
             raise ConfigError(
-                f"learner.hosts.coordinator={coordinator}: host 0 cannot listen there ({error.strerror}): another run "
-                "may; write another port, for all hosts"
+                f"learner.hosts.coordinator={coordinator}: host 0 cannot listen there ({error.strerror}): a host 0 of "
+                "this run, or of another, may be there; start one of each rank, or write another port for all hosts"
             ) from error
         self.sock.setblocking(False)
 

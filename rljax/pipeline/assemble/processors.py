@@ -17,6 +17,13 @@ def starts_hosts_here(config: Config) -> bool:
     return hosts.number > 1 and not by_hand and (config.launcher != "ray" or hosts.start == "here")
 
 
+def where_hosts_are(config: Config, target: str) -> str:
+    """Returns where the hosts of a learner run that ``plan.target`` has room for, for people."""
+    if target != "here" or not starts_hosts_here(config):
+        return "one a machine"
+    return f"{config.learner.mesh.size // config.learner.hosts.number} devices each, all started here by one command"
+
+
 def share_of_processors(config: Config) -> dict[str, str]:
     """Returns the environment variables by which JAX makes of the processors what one host has of the mesh."""
     if _FLAG.search(os.environ.get("XLA_FLAGS", "")):

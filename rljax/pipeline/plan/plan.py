@@ -21,6 +21,7 @@ from rljax.config.validate_placement import device_indices
 from rljax.models.common.architecture import Architecture
 from rljax.pipeline.assemble.devices import share_gpu_memory
 from rljax.pipeline.assemble.names import name_refusals
+from rljax.pipeline.assemble.processors import where_hosts_are
 from rljax.pipeline.assemble.run import check_architecture, check_computed
 from rljax.pipeline.plan.compiled import Compiled, abstract_programs, attention_body, compiled
 from rljax.pipeline.plan.estimate import Estimate
@@ -184,7 +185,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
         stored = a_token * estimate.steps()["tokens"] / config.algorithm.ppo_epochs
         yield f"         {stored / GIB:.2f} GiB of routes a step in the ledger, {a_token} bytes a token"
     if (hosts := _hosts(estimate, target)) > 1:
-        yield f"needs    {hosts} processes, one a machine: learner.hosts.number={hosts}"
+        yield f"needs    {hosts} processes, {where_hosts_are(config, target.name)}: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
     for name, teacher in config.algorithm.distill.served.items():

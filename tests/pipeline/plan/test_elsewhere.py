@@ -110,3 +110,10 @@ print(find_target(load_config("quickstart", {changes!r})).devices)
     env = {name: value for name, value in os.environ.items() if name not in ours} | {"JAX_PLATFORMS": "cpu"}
     finished = subprocess.run([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True, check=True)
     assert finished.stdout == f"{devices}\n"
+
+
+def test_hosts_that_one_command_starts_need_no_machine_each(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--config=quickstart", "--config.learner.hosts.number=2", "--config.learner.mesh.fsdp=4")
+    said = "needs    2 processes, 2 devices each, all started here by one command: learner.hosts.number=2"
+    main([*PLAN, *given])
+    assert said in capsys.readouterr().out.splitlines()

@@ -42,7 +42,9 @@ def get_config() -> ConfigDict:
         eval_steps=10,
         model=ModelConfig(path="smollm2-135m", max_prompt_tokens=72, max_response_tokens=8),
         learner=LearnerConfig(
-            optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5), max_tokens_per_row=209, rows_per_microbatch=2
+            optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5),
+            max_tokens_per_row=136,  # a prompt and the eight responses of its group
+            rows_per_microbatch=4,
         ),
         algorithm=AlgorithmConfig(adv_estimator="grpo", pg_variant="ppo"),
         sidecar=SidecarConfig(max_concurrency=64, decode_steps=4),

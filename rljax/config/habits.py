@@ -206,6 +206,7 @@ VERL: tuple[Habit, ...] = (
     ),
     _row("actor_rollout_ref.actor.strategy actor_rollout_ref.ref.strategy", "learner.mesh", "its axes"),
     _row("actor_rollout_ref.model.use_remove_padding", "", "rows are always packed"),
+    _row("actor_rollout_ref.actor.use_prefix_grouper", "learner.share_prompts"),
     _row(
         "actor_rollout_ref.actor.ppo_mini_batch_size",
         "algorithm.minibatch_size",

@@ -74,6 +74,10 @@ class LearnerConfig:
         None, "GPU: XLA may choose kernels by timing them; None: unless compile_cache=off, which keeps no choice"
     )
     max_tokens_per_row: int | None = key(None, "length of a packed row; None: longest prompt plus response", low=1)
+    share_prompts: bool | None = key(
+        None,
+        "a row computes the prompt that its attempts share once, without the kernels of a GPU or TPU; None: on CPUs",
+    )
     rows_per_microbatch: int = key(8, "packed rows in one forward and backward pass", low=1)
     max_nonfinite_steps: int = key(3, "non-finite updates in a row before the run stops", low=1)
     checkpoints_to_keep: int | None = key(

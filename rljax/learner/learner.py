@@ -34,6 +34,7 @@ from rljax.learner.unwise import warn_of_objective
 from rljax.models.adapter import abstract_trained, init_adapter
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
+from rljax.models.common.heap import map_large
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.common.value_head import critic_params
@@ -91,6 +92,7 @@ class Learner:
     ) -> None:
         check_names(config.algorithm)
         warn_of_objective(config)
+        map_large()
         self.config = config
         self.architecture = architecture
         mesh_config = config.learner.mesh

@@ -149,6 +149,7 @@ class Model:
             dtype=DTYPES[model.dtype],
             remat=model.remat,
             hardware=self.hardware,
+            shared=batch.shared,
             routes=batch.routes if self.replays else None,
             replay=self.config.algorithm.replays_routes,
         )

@@ -3,13 +3,13 @@
 A row holds several *sequences* one after another, separated by segment ids. A trajectory is one sequence, or as many as
 it has rows of its own (`Trajectory.rows`). A sequence of n tokens takes at most n − 1 places: each place reads one
 token and predicts the next, and what comes after the last trained token changes nothing (attention is causal), so it is
-left out, as are sequences without any trained token.
+left out, as are sequences without any trained token. Sequences with the same prompt may share its places: see
+`rljax.learner.rows`. What a trained place sees is the same either way.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,26 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from rljax.learner.rows import RowShape, Sequences, choose, grown, rooms
 from rljax.trajectory import Trajectory
-
-MAX_ROW_LENGTHS = 3
-MAX_HALVINGS = 3  # of the trained places that there is room for
-ROW_LENGTH_MULTIPLE = 8  # keeps rows aligned for vector units without padding short rows much
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """A shape that a batch can be packed into: ``[slots, rows, length]``.
-
-    Attributes:
-        length: tokens of a row.
-        rows: rows of a microbatch.
-        slots: microbatches that there is room for; the train step runs the filled ones only.
-    """
-
-    length: int
-    rows: int
-    slots: int
 
 
 @jax.tree_util.register_dataclass
@@ -82,6 +64,8 @@ class Batch:
         rewards, temperature: of the trajectory.
         weights: what the target's loss is multiplied by; 0 where not trained. See `algorithms.registry.Aggregation`.
         places: where in a row the mask is true, in order, filled up with the row's length.
+        shared: int32, first and last place in the row of what a token sees besides its own sequence: the prompt that
+            this shares; (0, −1) where there is none. None where nothing is shared.
         returns: of the target, for a critic; None without one.
         expert: whether the target is a demonstration's; None in a run without any.
         teacher_weights: weight of each teacher's reverse KL in the target's advantage, by name; empty without any.
@@ -103,6 +87,7 @@ class Batch:
     temperature: Float[Array, "*slot row time"]
     weights: Float[Array, "*slot row time"]
     places: Int[Array, "*slot row place"]
+    shared: Int[Array, "*slot row time 2"] | None = None
     returns: Float[Array, "*slot row time"] | None = None
     expert: Bool[Array, "*slot row time"] | None = None
     teacher_weights: Mapping[str, Float[Array, "*slot row time"]] = field(default_factory=dict)
@@ -170,107 +155,12 @@ class PackedBatch:
         return np.split(tokens, np.cumsum(counts)[:-1])
 
 
-def row_shapes(row_tokens: int, rows: int, trajectories: int, sequence_shards: int = 1) -> tuple[RowShape, ...]:
-    """Returns the few shapes that a run packs into, longest row first; each costs one compilation, when first used.
-
-    The longest row has room for `row_tokens`; the others are a half and a quarter of it, and their microbatches have
-    two and four times the rows, so that a microbatch is the same number of tokens in each. Every shape has slots for
-    the worst case, one trajectory a row: its size depends on the config alone, and unused slots cost no computation.
-
-    Args:
-        row_tokens: tokens of the longest trajectory that a row must hold.
-        rows: rows of a microbatch of the longest rows.
-        trajectories: most trajectories that are packed at once.
-        sequence_shards: devices that a row is sharded over.
-    """
-    multiple = ROW_LENGTH_MULTIPLE * sequence_shards
-    shapes: dict[int, RowShape] = {}
-    for halvings in range(MAX_ROW_LENGTHS):
-        length = -(-max(row_tokens - 1, 1) // (multiple << halvings)) * multiple
-        share = rows << halvings
-        shapes.setdefault(length, RowShape(length, share, -(-trajectories // share)))
-    return tuple(shapes.values())
-
-
-def grown(shape: RowShape, sequences: int) -> tuple[RowShape, ...]:
-    """Returns the shape with each number of slots that `pack` may give it for so many sequences, fewest first."""
-    shapes = [shape]
-    while shapes[-1].rows * shapes[-1].slots < sequences:
-        shapes.append(replace(shape, slots=2 * shapes[-1].slots))
-    return tuple(shapes)
-
-
-def rooms(length: int) -> tuple[int, ...]:
-    """Returns the numbers of trained places that there may be room for in rows of that length, largest first."""
-    return tuple(dict.fromkeys(-(-length // (1 << halvings)) for halvings in range(MAX_HALVINGS + 1)))
-
-
-def packed_shape(
-    prompts: int | Int[np.ndarray, " sequences"],
-    responses: Int[np.ndarray, " sequences"],
-    shapes: Sequence[RowShape],
-) -> tuple[RowShape, int]:
-    """Returns what `pack` chooses for sequences of a prompt and a response of such lengths, in tokens: the shape, and
-    the room for trained places.
-    """
-    shape, (row, _, _, rows) = _choose(prompts + responses - 1, shapes)
-    most = np.bincount(row, weights=responses).max()
-    return grown(shape, rows)[-1], min(size for size in rooms(shape.length) if size >= most)
-
-
-def packed_rows(
-    prompts: int | Int[np.ndarray, " sequences"],
-    responses: Int[np.ndarray, " sequences"],
-    shapes: Sequence[RowShape],
-) -> int:
-    """Returns the number of rows that `pack` fills with such sequences; see `packed_shape`."""
-    return _choose(prompts + responses - 1, shapes)[1][-1]
-
-
-def abstract_batch(shape: RowShape, room: int) -> Batch:
+def abstract_batch(shape: RowShape, room: int, share: bool = False) -> Batch:
     """Returns shapes and dtypes of a batch of `pack`, as `jax.ShapeDtypeStruct`."""
-    one = pack((), (), np.zeros(0), (replace(shape, slots=1),)).batch
+    one = pack((), (), np.zeros(0), (replace(shape, slots=1),), share).batch
     places: Any = np.zeros((1, shape.rows, room), np.int32)
     one = replace(one, places=places)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((shape.slots, *x.shape[1:]), x.dtype), one)
-
-
-def best_fit_decreasing(
-    lengths: Int[np.ndarray, " segments"], capacity: int
-) -> tuple[Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], Int[np.ndarray, " segments"], int]:
-    """Places segments into as few rows as the heuristic finds: longest first, each into the fullest row that fits it.
-
-    Uses at most 11/9 of the fewest rows possible (Johnson 1973). The result depends on the lengths alone, ties are
-    taken in order. Segments of length 0 go nowhere (row −1).
-
-    Args:
-        lengths: of the segments, at most `capacity`.
-        capacity: of a row.
-
-    Returns:
-        Row, offset within the row and rank within the row (from 1) of each segment, and the number of rows.
-    """
-    row_of = np.full(len(lengths), -1, np.int64)
-    offset_of = np.zeros(len(lengths), np.int64)
-    rank_of = np.zeros(len(lengths), np.int64)
-    free_rows: list[tuple[int, int]] = []  # (free places, row), sorted
-    ranks: list[int] = []
-    sizes = lengths.tolist()
-    for index in np.argsort(-lengths, kind="stable").tolist():
-        size = sizes[index]
-        if size == 0:
-            break
-        fit = bisect.bisect_left(free_rows, (size, -1))
-        if fit < len(free_rows):
-            free, row = free_rows.pop(fit)
-        else:
-            free, row = capacity, len(ranks)
-            ranks.append(0)
-        ranks[row] += 1
-        row_of[index], offset_of[index], rank_of[index] = row, capacity - free, ranks[row]
-        if free > size:
-            bisect.insort(free_rows, (free - size, row))
-    return row_of, offset_of, rank_of, len(ranks)
 
 
 def trained_counts(trajectories: Sequence[Trajectory]) -> Int[np.ndarray, " sequences"]:
@@ -283,11 +173,9 @@ def pack(
     advantages: Sequence[Float[np.ndarray, " time"]],
     weights: Float[np.ndarray, " sequences"],
     shapes: Sequence[RowShape],
+    share: bool = False,
 ) -> PackedBatch:
-    """Packs the trajectories of one optimizer update. A pure function of its arguments.
-
-    Of the shapes whose rows hold the longest sequence, it takes the one with the shortest rows (least attention)
-    among those whose microbatches have at most 1/16 more places than the fewest.
+    """Packs the trajectories of one optimizer update, as `choose` says. A pure function of its arguments.
 
     Args:
         trajectories: in batch order.
@@ -295,16 +183,19 @@ def pack(
         weights: of each trained token of each sequence, in the order of `trained_counts`.
         shapes: what to choose from, as `row_shapes` makes them. A batch of more sequences than they are for gets
             twice the slots as often as it takes: see `grown`.
+        share: whether sequences of a row that begin with the same prompt share its places.
 
     Raises:
         ValueError: a sequence is longer than the longest row, or trains its first token, which nothing predicts.
     """
-    mask, starts, spans = _sequences(trajectories)
+    token_ids = _joined(trajectories, "token_ids")
+    mask, starts, sequences = _sequences(trajectories, token_ids, share)
     whose = np.repeat(np.arange(len(trajectories)), [len(t.row_spans) for t in trajectories])
-    shape, (row, offset, rank, rows) = _choose(spans, shapes)
+    shape, (row, offset, rank, lead, left_out, rows) = choose(sequences, shapes)
     microbatches, slots = -(-rows // shape.rows), grown(shape, rows)[-1].slots
+    spans = sequences.spans - left_out
     inside = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
-    source = np.repeat(starts, spans) + inside
+    source = np.repeat(starts + left_out, spans) + inside
     target = np.repeat(row * shape.length + offset, spans) + inside
 
     def scatter(values: np.ndarray, dtype: type, fill: float = 0) -> Any:  # numpy here, JAX on the device
@@ -315,13 +206,11 @@ def pack(
     def of_trajectory(name: str) -> np.ndarray:
         return np.repeat(np.array([getattr(t, name) for t in trajectories], np.float32)[whose], spans)
 
-    token_ids = np.concatenate([t.token_ids for t in trajectories] or [np.zeros(0, np.int32)])
-    logprobs = np.concatenate([t.logprobs for t in trajectories] or [np.zeros(0, np.float32)])
-    versions = np.concatenate([t.versions for t in trajectories] or [np.zeros(0, np.int32)])
+    logprobs, versions = (_joined(trajectories, name) for name in ("logprobs", "versions"))
     predicted = mask[source + 1]
     batch = Batch(
         token_ids=scatter(token_ids[source], np.int32),
-        positions=scatter(inside, np.int32),
+        positions=scatter(inside + np.repeat(left_out, spans), np.int32),
         segment_ids=scatter(np.repeat(rank, spans), np.int32),
         targets=scatter(token_ids[source + 1], np.int32),
         mask=scatter(predicted, np.bool_),
@@ -334,6 +223,7 @@ def pack(
         temperature=scatter(of_trajectory("temperature"), np.float32, 1),
         weights=scatter(np.where(predicted, np.repeat(weights, spans), 0), np.float32),
         places=_places(target[predicted], slots * shape.rows, shape.length).reshape(slots, shape.rows, -1),
+        shared=_shared(scatter, np.where(left_out > 0, offset[lead], 0), left_out, spans) if share else None,
     )
     fill = len(source) / (microbatches * shape.rows * shape.length) if microbatches else 1.0
     trained = source[predicted] + 1, target[predicted]
@@ -341,11 +231,9 @@ def pack(
 
 
 def _sequences(
-    trajectories: Sequence[Trajectory],
-) -> tuple[Bool[np.ndarray, " tokens"], Int[np.ndarray, " sequences"], Int[np.ndarray, " sequences"]]:
-    """Returns the mask of all tokens, and of each sequence its first token, counted through all, and the places that it
-    takes.
-    """
+    trajectories: Sequence[Trajectory], token_ids: Int[np.ndarray, " tokens"], share: bool
+) -> tuple[Bool[np.ndarray, " tokens"], Int[np.ndarray, " sequences"], Sequences]:
+    """Returns the mask of all tokens, and of each sequence its first token, counted through all, and what it takes."""
     mask = np.concatenate([t.loss_mask for t in trajectories] or [np.zeros(0, np.bool_)])
     counts = np.array([b - a for t in trajectories for a, b in t.row_spans], np.int64)
     starts = np.cumsum(counts) - counts
@@ -353,9 +241,24 @@ def _sequences(
         raise ValueError("a trajectory trains its first token, but nothing comes before it that could predict it")
     trained = np.flatnonzero(mask)
     owners = np.repeat(np.arange(len(counts)), counts)[trained]
-    spans = np.zeros(len(counts), np.int64)
+    spans, shareable, prompt = (np.zeros(len(counts), np.int64) for _ in range(3))
     spans[owners] = trained - starts[owners]  # the last assignment stays: the last trained token of each
-    return mask, starts, spans
+    if share:
+        shareable[owners[::-1]] = (trained - starts[owners])[::-1] - 1  # without the token that predicts the first
+        numbers: dict[bytes, int] = {}
+        for index, (start, length) in enumerate(zip(starts.tolist(), shareable.tolist(), strict=True)):
+            prompt[index] = numbers.setdefault(token_ids[start : start + length].tobytes(), index)
+    return mask, starts, Sequences(spans, shareable, prompt)
+
+
+def _joined(trajectories: Sequence[Trajectory], name: str) -> np.ndarray:
+    return np.concatenate([getattr(t, name) for t in trajectories] or [np.zeros(0, np.int32)])
+
+
+def _shared(scatter: Callable[..., Any], first: np.ndarray, places: np.ndarray, spans: np.ndarray) -> Any:
+    """Returns `Batch.shared` of sequences that share so many places, from that one of their row on."""
+    ends = (first, 0), (first + places - 1, -1)
+    return np.stack([scatter(np.repeat(at, spans), np.int32, fill) for at, fill in ends], axis=-1)
 
 
 def _turn_numbers(trajectory: Trajectory) -> Int[np.ndarray, " time"]:
@@ -372,23 +275,3 @@ def _places(trained: Int[np.ndarray, " tokens"], rows: int, length: int) -> Any:
     places = np.full((rows, room), length, np.int32)
     places[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
     return places
-
-
-Placement = tuple[np.ndarray, np.ndarray, np.ndarray, int]
-
-
-def _choose(spans: Int[np.ndarray, " sequences"], shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:
-    longest = int(spans.max(initial=0))
-    fitting = [shape for shape in shapes if shape.length >= longest]
-    if not fitting:
-        raise ValueError(
-            f"a sequence has {longest + 1} tokens, a row holds {max(s.length for s in shapes) + 1}: raise "
-            "learner.max_tokens_per_row, model.sequence_length, model.max_prompt_tokens or model.max_response_tokens"
-        )
-    placements = [best_fit_decreasing(spans, shape.length) for shape in fitting]
-    computed = [
-        -(-rows // shape.rows) * shape.rows * shape.length
-        for shape, (*_, rows) in zip(fitting, placements, strict=True)
-    ]
-    chosen = max(index for index, places in enumerate(computed) if places <= min(computed) * 17 / 16)
-    return fitting[chosen], placements[chosen]

@@ -29,22 +29,12 @@ from rljax.config.sizes import (
 )
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective
-from rljax.learner.packing import (
-    Batch,
-    PackedBatch,
-    RowShape,
-    Scores,
-    abstract_batch,
-    grown,
-    pack,
-    packed_shape,
-    rooms,
-    row_shapes,
-    trained_counts,
-)
+from rljax.learner.packing import Batch, PackedBatch, Scores, abstract_batch, pack, trained_counts
 from rljax.learner.routes import with_routes
+from rljax.learner.rows import RowShape, grown, packed_shape, rooms, row_shapes
 from rljax.learner.scoring import Score, bare, behaviour_divergence, gaps_sharded_as
 from rljax.learner.sharding import batch_sharding
+from rljax.learner.sharing import expected_prompts, shares_prompts
 from rljax.learner.teachers import Teacher, token_weights
 from rljax.models.common.params import Params
 from rljax.models.common.placing import on_mesh, readable
@@ -137,6 +127,7 @@ class Preparation:
             (policy.architecture.num_layers, experts) if experts and config.algorithm.records_routes else None
         )
         self._shapes = row_shapes(config.row_tokens, learner.rows_per_microbatch, self._room, learner.time_shards)
+        self._share = shares_prompts(config, policy.architecture, policy.hardware.platform)
         self.logprobs = Score(policy, lambda params, batch: policy.logprobs(params, batch)[0])
         self.values = Score(critic, critic.values) if critic else None
 
@@ -167,23 +158,28 @@ class Preparation:
         config, sampled = self._config, sampled_per_minibatch(self._config)
         (most, longest), turns = sampled_parts(config), rows_per_trajectory(config)
         known = None if plays_environments(config) else prompts
-        asked = np.minimum(np.resize(np.array([most]) if known is None else known, sampled), config.longest - 1)
+        same = expected_prompts(config, self._share)
+        asked = np.repeat(most if known is None else known, 1 if same is None else config.group_size)
+        asked = np.minimum(np.resize(asked, sampled), config.longest - 1)
         imitated = [np.full(self._room - sampled, part) for part in demonstration_parts(config)]
 
         def packed(prompt: np.ndarray, response: np.ndarray, played: np.ndarray) -> tuple[RowShape, int]:
             response = np.minimum(response, config.longest - prompt)
             before = np.concatenate([np.repeat(prompt, played), imitated[0]])
-            return packed_shape(before, np.concatenate([np.repeat(response, played), imitated[1]]), self._shapes)
+            after = np.concatenate([np.repeat(response, played), imitated[1]])
+            return packed_shape(before, after, self._shapes, same)[:2]
 
         whole, all_turns = np.full(sampled, longest), np.full(sampled, turns)
         lengths, numbers = np.linspace(1, longest, sampled), np.linspace(1, turns, sampled)
+        if same is not None:  # each group has all lengths
+            lengths = lengths[np.argsort(np.arange(sampled) % config.group_size, kind="stable").argsort()]
         yield packed(asked, whole, all_turns)
         yield packed(asked, lengths.astype(np.int64), numbers.astype(np.int64))
         if plays_dialogues(config):
             yield packed(asked + whole // 2, whole - whole // 2, all_turns)
 
     def _abstract(self, shape: RowShape, room: int) -> Batch:
-        batch = abstract_batch(shape, room)
+        batch = abstract_batch(shape, room, self._share)
         if self._config.demonstrations_per_batch:
             batch = replace(batch, expert=batch.mask)
         batch = replace(batch, teacher_weights=dict.fromkeys(self.teachers, batch.advantages))
@@ -310,7 +306,7 @@ class Preparation:
         self, few: Sequence[Trajectory], tasksets: Sequence[str], weights: Float[np.ndarray, " sequences"]
     ) -> PackedBatch:
         unknown = [np.zeros(len(t.token_ids), np.float32) for t in few]
-        packed = pack(few, unknown, weights, self._shapes)
+        packed = pack(few, unknown, weights, self._shapes, self._share)
         if self._routes is not None:
             packed = with_routes(packed, few, *self._routes)
         of_teachers = {

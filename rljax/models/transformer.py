@@ -123,6 +123,7 @@ def routed_hidden_states(
     dtype: DTypeLike = jnp.float32,
     remat: str = "none",
     hardware: Hardware = CPU,
+    shared: Int[Array, "batch time 2"] | None = None,
     routes: Int[Array, "batch time layers picked"] | None = None,
     replay: bool = False,
 ) -> tuple[Float[Array, "batch time hidden"], RouterSums | None]:
@@ -133,11 +134,12 @@ def routed_hidden_states(
         architecture: the model's shape.
         token_ids: packed rows of tokens.
         positions: place of each token within its own trajectory, counted from 0.
-        segment_ids: trajectory of each token within its row, 0 for padding. Tokens see their own segment only.
+        segment_ids: trajectory of each token within its row, 0 for padding. Tokens see their own segment, and `shared`.
         dtype: of the computation; norms and attention scores are float32 always.
         remat: what the backward pass recomputes: ``none`` (no matrix product but attention's own), ``dots`` (all but
             the products with weights) or ``full`` (whole layers).
         hardware: that it is computed on.
+        shared: places of a prompt that each token sees besides; see `rljax.learner.packing.Batch`.
         routes: experts that an engine has chosen for each token, of a model with experts; None: nobody knows.
         replay: whether they are used; else they are compared alone.
 
@@ -148,7 +150,7 @@ def routed_hidden_states(
     a, sizes = architecture, tuple(sorted(set(architecture.windows))) or (0,)
     # Layers of several kinds are scanned together: each is told its kind, and only those of one kind compile to less.
     rotations = [rotation(positions, a, local=size > 0) for size in sizes]
-    spans = causal_spans(segment_ids)
+    spans = causal_spans(segment_ids, shared)
     of_layers = None if len(sizes) == 1 else jnp.asarray([sizes.index(size) for size in a.windows], jnp.int32)
 
     by_layer = None if routes is None else jnp.moveaxis(routes, 2, 0)

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.models.cache import KVCache, init_cache
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.hardware import Hardware
-from rljax.models.common.heap import return_freed
+from rljax.models.common.heap import map_large, return_freed
 from rljax.models.common.params import Params
 from rljax.sampler import buckets, programs
 from rljax.sampler.adapted import SideBySide
@@ -52,6 +52,7 @@ class RunningBatch:
         """Creates an empty batch; for the arguments see `EmbeddedEngine`. Nothing is
         allocated before the first request.
         """
+        map_large()
         self.slots = slots
         self.max_length = max_length
         self.tokens_sampled = 0

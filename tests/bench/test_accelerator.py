@@ -27,7 +27,8 @@ from bench.accelerator.process import Outcome, run_part
 from bench.accelerator.quickstart import facts
 from bench.accelerator.report import markdown, table
 from bench.accelerator.shapes import MODELS, SHARE, Shape, Way, bytes_needed, first_way, ways
-from rljax.learner.packing import pack, row_shapes
+from rljax.learner.packing import pack
+from rljax.learner.rows import row_shapes
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,8 @@ from rljax.algorithms.registry import PolicyLoss, policy_losses
 from rljax.config.schema import KlConfig
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective, Progress
-from rljax.learner.packing import Batch, RowShape, Scores, pack
+from rljax.learner.packing import Batch, Scores, pack
+from rljax.learner.rows import RowShape
 from rljax.learner.sharding import batch_sharding, make_mesh, parameter_shardings
 from rljax.learner.train_step import microbatch
 from rljax.models.common.hardware import Hardware

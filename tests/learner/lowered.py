@@ -12,7 +12,8 @@ import numpy as np
 from bench.aot import KINDS
 from rljax.learner.critic import ValueObjective
 from rljax.learner.objective import PolicyObjective, Progress
-from rljax.learner.packing import RowShape, Scores, pack
+from rljax.learner.packing import Scores, pack
+from rljax.learner.rows import RowShape
 from rljax.learner.sharding import make_mesh
 from rljax.learner.state import make_optimizer
 from rljax.learner.trainable import TrainableModel

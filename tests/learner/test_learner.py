@@ -14,7 +14,7 @@ from rljax.config.algorithm import KlConfig
 from rljax.config.validate import ConfigError
 from rljax.learner.checkpoints import Checkpoints
 from rljax.learner.learner import Learner, NonFiniteError
-from rljax.learner.packing import MAX_HALVINGS, MAX_ROW_LENGTHS
+from rljax.learner.rows import MAX_HALVINGS, MAX_ROW_LENGTHS
 from rljax.learner.scoring import behaviour_divergence
 from rljax.models.hf_names import tensor_shapes
 from rljax.models.transformer import hidden_states, output_head

@@ -14,8 +14,8 @@ from rljax.config.environments import EnvironmentConfig, TrainEnvManagerConfig
 from rljax.config.schema import LoraConfig, RolloutConfig, TasksConfig, TasksetConfig
 from rljax.config.sizes import rows_per_trajectory, sampled_parts
 from rljax.learner.learner import Learner
-from rljax.learner.packing import packed_shape, row_shapes
 from rljax.learner.programs import CompileMeter
+from rljax.learner.rows import packed_shape, row_shapes
 from rljax.trajectory import Group, TaskId, Trajectory
 from tests.learner.made_up import ARCHITECTURE, MAX_PROMPT, MAX_RESPONSE, make_config, make_params, make_trajectory
 from tests.learner.test_aux_state import critic
@@ -259,5 +259,5 @@ def test_the_packed_shape_of_lengths() -> None:
     """
     shapes = row_shapes(65, 16, 128)
     assert [(s.rows, s.length) for s in shapes] == [(16, 64), (32, 32), (64, 16)]
-    assert packed_shape(6, np.full(128, 3), shapes) == (shapes[2], 8)
-    assert packed_shape(20, np.full(8, 30), shapes) == (shapes[0], 32)
+    assert packed_shape(6, np.full(128, 3), shapes) == (shapes[2], 8, 64)
+    assert packed_shape(20, np.full(8, 30), shapes) == (shapes[0], 32, 8)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rljax.learner.objective import PolicyObjective
-from rljax.learner.packing import RowShape, pack
+from rljax.learner.packing import pack
 from rljax.learner.routes import with_routes
+from rljax.learner.rows import RowShape
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.cache import prefill
 from rljax.models.common.architecture import Experts

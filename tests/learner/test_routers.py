@@ -12,7 +12,8 @@ import pytest
 
 from rljax.learner.learner import Learner
 from rljax.learner.objective import PolicyObjective
-from rljax.learner.packing import RowShape, pack
+from rljax.learner.packing import pack
+from rljax.learner.rows import RowShape
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU

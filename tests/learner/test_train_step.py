@@ -13,7 +13,8 @@ from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
 from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.objective import Progress
-from rljax.learner.packing import pack, row_shapes
+from rljax.learner.packing import pack
+from rljax.learner.rows import row_shapes
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.hardware import CPU
 from rljax.models.common.params import Params

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+
 
 def return_freed() -> None:
     """Gives the system back what was freed, where the C library is glibc; elsewhere does nothing.
@@ -14,3 +16,13 @@ def return_freed() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def map_large() -> None:
+    """Has the system take back at once, where the C library is glibc, what is freed of arrays of a MiB or more.
+
+    glibc keeps freed blocks of up to 32 MiB, once it has met such, between what is held. Weights that replace each
+    other leave holes there: 2 GiB beside 5 GiB of arrays, of a learner and an engine of 135M parameters.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)

@@ -18,6 +18,7 @@ from rljax.learner.objective import DTYPES, PolicyObjective
 from rljax.learner.prepare import Preparation
 from rljax.learner.programs import Program, step_programs
 from rljax.learner.sharding import make_mesh
+from rljax.learner.sharing import shares_prompts
 from rljax.learner.state import TrainState, copies_reference
 from rljax.learner.teachers import AskedTeacher, StoredTeacher, place_teachers
 from rljax.learner.trainable import TrainableModel, abstract_base
@@ -154,4 +155,4 @@ def attention_body(config: Config, architecture: Architecture, hardware: Hardwar
     """Returns the body of attention that a program with rows of that length gets, and why not the platform's kernel."""
     shape = (1, length, architecture.num_heads, architecture.head_dim)
     query: Any = jax.ShapeDtypeStruct(shape, DTYPES[config.model.dtype])
-    return body_for(query, hardware)
+    return body_for(query, hardware, shares_prompts(config, architecture, hardware.platform))

@@ -27,8 +27,10 @@ from rljax.config.sizes import (
     trajectories_per_minibatch,
 )
 from rljax.config.validate_placement import versions_held
-from rljax.learner.packing import RowShape, abstract_batch, packed_rows, packed_shape, row_shapes
+from rljax.learner.packing import abstract_batch
+from rljax.learner.rows import RowShape, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
+from rljax.learner.sharing import expected_prompts, shares_prompts
 from rljax.learner.state import copies_reference, make_optimizer
 from rljax.models.adapter import abstract_trained, publishes_adapter
 from rljax.models.common.architecture import Architecture
@@ -95,21 +97,19 @@ class Estimate:
         return row_shapes(config.row_tokens, learner.rows_per_microbatch, most, learner.time_shards)
 
     @functools.cached_property
-    def packed(self) -> tuple[RowShape, int]:
-        """The shape that responses as long as they may be are packed into, and the trained places of a row."""
-        return packed_shape(*self._longest, self.shapes)
-
-    @functools.cached_property
-    def rows(self) -> int:
-        """Rows that a minibatch of such responses fills."""
-        return packed_rows(*self._longest, self.shapes)
-
-    @property
-    def _longest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of the prompts and of the responses of a minibatch whose responses are as long as they may be."""
+    def packed(self) -> tuple[RowShape, int, int]:
+        """The shape that responses as long as they may be are packed into, the trained places of a row, and the rows
+        that a minibatch of them fills.
+        """
         counts = sequences_per_minibatch(self.config)
         prompts, responses = zip(sampled_parts(self.config), demonstration_parts(self.config), strict=True)
-        return np.repeat(prompts, counts), np.repeat(responses, counts)
+        lengths = np.repeat(prompts, counts), np.repeat(responses, counts)
+        return packed_shape(*lengths, self.shapes, expected_prompts(self.config, self.shares))
+
+    @property
+    def shares(self) -> bool:
+        """True where sequences of a row share a prompt."""
+        return shares_prompts(self.config, self.architecture, self.platform)
 
     @property
     def row(self) -> RowShape:
@@ -202,9 +202,11 @@ class Estimate:
     @property
     def batch(self) -> float:
         """Bytes that a device has of a minibatch."""
-        shape, room = self.packed
+        shape, room, _ = self.packed
         rows = shape.slots * shape.rows
-        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room)))
+        whole = sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_batch(shape, room, self.shares))
+        )
         taught = len(self.config.algorithm.distill.teachers)  # each has a weight and a score of every token
         marked = self.config.demonstrations_per_batch > 0
         routed = self.config.algorithm.records_routes * route_bytes(self.architecture, stored=False)
@@ -375,7 +377,7 @@ class Estimate:
         config, epochs = self.config, self.config.algorithm.ppo_epochs
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
         tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
-        microbatches = math.ceil(self.rows / self.row.rows) * minibatches_per_step(config) * epochs
+        microbatches = math.ceil(self.packed[2] / self.row.rows) * minibatches_per_step(config) * epochs
         backbone, head = float(tokens * self._inside), 2.0 * trained * self.head
         passes, again = 2 if self.adapts else 3, config.model.remat == "full"
         update = (passes + again) * backbone + 6.0 * tokens * self.adapter

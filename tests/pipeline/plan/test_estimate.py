@@ -263,7 +263,7 @@ def test_a_teacher_is_counted_beside_the_policy() -> None:
     scorers = {"algorithm.distill.teachers.big": SEVEN}
     taught = dataclasses.replace(plain, config=config, scorers=scorers)
     assert taught.memory()["teacher big"] == pytest.approx(2 * 7_615_616_512 / 8, rel=1e-3)
-    shape, room = plain.packed
+    shape, room, _ = plain.packed
     assert taught.batch - plain.batch == 4 * shape.slots * shape.rows * (shape.length + room) / 8
     tokens, trained, head = 1024 * 2048, 1024 * 1024, 152_064 * 3584
     # its embedding, in which tokens are looked up, is in no product
@@ -329,11 +329,11 @@ def test_rows_are_those_that_sequences_fill() -> None:
     24 places hold one sequence of 23, and not a part of another: a row each.
     """
     few = estimated(HALF, {}, 8, 48, batch=16, algorithm=AlgorithmConfig(minibatch_size=4))
-    assert (few.rows, few.steps()["microbatches"]) == (4, 4)
+    assert (few.packed[2], few.steps()["microbatches"]) == (4, 4)
     base = estimated(HALF, {}, 8, 24, batch=96)
     learner = dataclasses.replace(base.config.learner, max_tokens_per_row=40)
     wide = dataclasses.replace(base, config=dataclasses.replace(base.config, learner=learner))
-    assert (wide.row.length, wide.rows, wide.steps()["microbatches"]) == (24, 96, 6)
+    assert (wide.row.length, wide.packed[2], wide.steps()["microbatches"]) == (24, 96, 6)
 
 
 def test_batches_are_counted() -> None:

@@ -96,7 +96,7 @@ def test_recorded_choices_are_most_of_a_batch_and_the_plan_says_what_is_stored()
         estimated(THIRTY, {"fsdp": 8}, 8, 2048, algorithm=AlgorithmConfig(router_replay=mode))
         for mode in ("off", "replay")
     )
-    (shape, _), tokens = plain.packed, 1024 * 2048  # trajectories of a step, each as long as may be
+    shape, tokens = plain.row, 1024 * 2048  # trajectories of a step, each as long as may be
     more = replayed.batch - plain.batch
     assert more == pytest.approx(48 * 8 * 2 * shape.slots * shape.rows * shape.length / 8)
     assert more > 0.9 * replayed.batch

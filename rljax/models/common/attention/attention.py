@@ -1,7 +1,7 @@
 """Attention within segments: one function, and a body for each kind of hardware.
 
-A query sees the keys of its own segment that do not come after it, or the last of them in a layer with a sliding
-window. Packed rows therefore behave like separate ones.
+A query sees the keys of its own segment that do not come after it, and those of the prompt that its segment shares with
+others; in a layer with a sliding window the last of them. Packed rows therefore behave like separate ones.
 
 Rows are cut over the mesh axes of the batch, heads over `tensor`: no device needs another's. Along `sequence` a device
 holds some of a row's queries, and gathers all of its keys and values: with the few key-value heads of today's models
@@ -84,11 +84,16 @@ def attention(
     Returns:
         Attended values in the dtype of `query`.
     """
-    return attended_by(body_for(query, hardware).name, query, key, value, spans, hardware, window)
+    name = body_for(query, hardware, spans.before is not None).name
+    return attended_by(name, query, key, value, spans, hardware, window)
 
 
-def body_for(query: Float[Array, "batch time heads head_dim"], hardware: Hardware) -> Body:
-    """Returns the body that computes attention of such queries: of them shape and dtype alone are read."""
+def body_for(query: Float[Array, "batch time heads head_dim"], hardware: Hardware, shared: bool = False) -> Body:
+    """Returns the body that computes attention of such queries, whose segments may share prompts: of them shape and
+    dtype alone are read.
+    """
+    if shared and hardware.platform != "cpu":
+        return Body("blockwise", "the kernel knows no prompts that sequences share: learner.share_prompts=False")
     if hardware.platform == "tpu":
         reason = why_no_splash(query)
         return Body("blockwise", reason) if reason else Body("splash")
@@ -110,7 +115,13 @@ def attended_by(
     *,
     interpret: bool = False,
 ) -> Float[Array, "batch time heads head_dim"]:
-    """Computes `attention` by the body of that name; `interpret` runs kernels step by step on any device, for tests."""
+    """Computes `attention` by the body of that name; `interpret` runs kernels step by step on any device, for tests.
+
+    Raises:
+        ValueError: segments share prompts, and the body is a kernel, which knows none.
+    """
+    if spans.before is not None and name in ("splash", "triton"):
+        raise ValueError(f"{name} knows no prompts that segments share")
     heads = hardware.parts(hardware.axes(ACTIVATIONS["heads"], query.shape)[2])
     copies = math.lcm(key.shape[2], heads) // key.shape[2]
     if copies > 1:  # more devices than key-value heads: those that share one hold a copy each
@@ -147,7 +158,7 @@ def _by_splash(
     shards, length = hardware.parts(time), query.shape[1]
     more = -length % (shards * block_size(-(-length // shards)))
     query, key, value = (jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) for x in (query, key, value))
-    spans = Spans(*(jnp.pad(x, ((0, 0), (0, more)), constant_values=-1) for x in spans))
+    spans = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more)), constant_values=-1), spans)
     local = query.shape[2] // hardware.parts(heads)
     kernel = splash_kernel(query.shape[1], key.shape[1], local, shards, interpret, window)
     tensor, tokens = P(batch, time, heads, None), P(batch, time)

@@ -2,12 +2,13 @@
 
 Queries and keys are cut into blocks; the scores of one block of each exist at once. A block of queries reads the
 blocks of keys between the first and the last that one of them sees, so that those which causality or segments
-empty cost nothing.
+empty cost nothing. Of a prompt that segments share it reads the blocks first.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -50,9 +51,13 @@ def blockwise_attention(
     more = ((0, 0), (0, 0), (0, -key.shape[1] % min(BLOCK, key.shape[1])), (0, 0))
     key, value = (jnp.pad(x.swapaxes(1, 2), more) for x in (key, value))
     # Queries of the padding see nothing, and widen no block's span.
-    first = jnp.pad(spans.first, room, constant_values=key.shape[2] - 1).reshape(batch, blocks, size)
-    last = jnp.pad(spans.last, room, constant_values=-1).reshape(batch, blocks, size)
-    attended = _blockwise(hardware, grouped, key, value, Spans(first, last))
+
+    def by_block(spans: Spans) -> Spans:
+        ends = (spans.first, key.shape[2] - 1), (spans.last, -1)
+        first, last = (jnp.pad(x, room, constant_values=none).reshape(batch, blocks, size) for x, none in ends)
+        return Spans(first, last, None if spans.before is None else by_block(spans.before))
+
+    attended = _blockwise(hardware, grouped, key, value, by_block(spans))
     return attended.transpose(0, 1, 4, 2, 3, 5).reshape(batch, -1, heads, width)[:, :time]
 
 
@@ -62,9 +67,15 @@ class _Block(NamedTuple):
     query: Float[Array, "kv_heads shared block head_dim"]
     spans: Spans
 
-    def bounds(self, size: int) -> tuple[jax.Array, jax.Array]:
-        """Returns the first block of so many keys to read, and the first not to."""
-        return jnp.min(self.spans.first) // size, jnp.max(self.spans.last) // size + 1
+    def walk(self, size: int, add: Callable[..., Any], sums: Any) -> Any:
+        """Adds up what the blocks of so many keys give that one of the queries sees something of."""
+        own = jnp.min(self.spans.first) // size, jnp.max(self.spans.last) // size + 1
+        if (before := self.spans.before) is not None:
+            there = before.first <= before.last
+            first = jnp.min(jnp.where(there, before.first, self.spans.first)) // size
+            stop = jnp.max(jnp.where(there, before.last, -1)) // size + 1
+            sums = lax.fori_loop(first, jnp.minimum(stop, own[0]), add, sums)
+        return lax.fori_loop(*own, add, sums)
 
     def scores(
         self, keys: Float[Array, "kv_heads block head_dim"], number: Int[Array, ""], hardware: Hardware
@@ -97,8 +108,7 @@ def _attend(hardware: Hardware, query: _Queries, key: _Keys, value: _Keys, spans
 
         nothing = jnp.zeros((*block.query.shape[:-1], 1), jnp.float32)
         sums = (nothing + MASKED, nothing, jnp.zeros(block.query.shape, jnp.float32))
-        start, stop = block.bounds(_size(key))
-        highest, total, summed = lax.fori_loop(start, stop, add, sums)
+        highest, total, summed = block.walk(_size(key), add, sums)
         total = jnp.where(total > 0, total, 1.0)  # a query that sees nothing: 0, and no NaN in a gradient
         return (summed / total).astype(value.dtype), highest + jnp.log(total)
 
@@ -149,8 +159,7 @@ def _backward(
                 )
 
             begun = (jnp.zeros(block.query.shape, jnp.float32), *sums)
-            start, stop = block.bounds(_size(key))
-            d_query, *more = lax.fori_loop(start, stop, add, begun)
+            d_query, *more = block.walk(_size(key), add, begun)
             return tuple(more), d_query.astype(query.dtype)
 
         nothing: tuple[jax.Array, ...] = (jnp.zeros(key.shape, jnp.float32), jnp.zeros(value.shape, jnp.float32))

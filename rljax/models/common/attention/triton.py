@@ -58,7 +58,7 @@ class _Reach(NamedTuple):
 class _Plan(NamedTuple):
     """Keys that the queries see, by query and by block."""
 
-    spans: Spans
+    seen: tuple[jax.Array, jax.Array]  # the first and the last
     keys_of: _Reach  # of a block of queries
     queries_of: _Reach  # of a block of keys
 
@@ -76,7 +76,7 @@ def triton_attention(
     query, key, value = (_padded(x, 0) for x in (query, key, value))
     keys = key.shape[1]
     spans = Spans(_padded(spans.first, keys), _padded(spans.last, -1))  # queries of the padding widen no block's span
-    plan = _Plan(spans, *_reaches(spans, keys))
+    plan = _Plan((spans.first, spans.last), *_reaches(spans, keys))
     return _attention(interpret, query, key, value, plan)[:, :time]
 
 
@@ -90,7 +90,7 @@ def _reaches(spans: Spans, keys: int) -> tuple[_Reach, _Reach]:
 
     Spans begin and end later from query to query, so either is one stretch, and so are the whole blocks in it.
     """
-    first, last = (x.reshape(x.shape[0], -1, BLOCK) for x in spans)
+    first, last = (x.reshape(x.shape[0], -1, BLOCK) for x in (spans.first, spans.last))
     first, latest_first = jnp.min(first, axis=2), jnp.max(first, axis=2)
     last, earliest_last = jnp.max(last, axis=2), jnp.min(last, axis=2)
     keys_of = (first // BLOCK, -(-latest_first // BLOCK), (earliest_last + 1) // BLOCK, last // BLOCK + 1)
@@ -239,7 +239,7 @@ def _attend(interpret: bool, query: jax.Array, key: jax.Array, value: jax.Array,
     grid, specs, numbers, vectors = _by_queries(query, key)
     sums = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], query.shape[1]), jnp.float32)
     out = [(jax.ShapeDtypeStruct(query.shape, query.dtype), vectors), (sums, numbers)]
-    return _call(_forward_kernel, interpret, grid, (query, key, value, *plan.spans, *plan.keys_of), specs, out)
+    return _call(_forward_kernel, interpret, grid, (query, key, value, *plan.seen, *plan.keys_of), specs, out)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -260,7 +260,7 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     query, key, value, plan, attended, log_total = residuals
     shared = jnp.einsum("bthk,bthk->bht", attended, cotangent, preferred_element_type=jnp.float32)
-    tensors, more = (query, key, value, *plan.spans), (log_total, shared, cotangent)
+    tensors, more = (query, key, value, *plan.seen), (log_total, shared, cotangent)
 
     grid, specs, numbers, vectors = _by_queries(query, key)
     inputs, specs = (*tensors, *plan.keys_of, *more), [*specs, numbers, numbers, vectors]

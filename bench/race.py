@@ -5,7 +5,7 @@
 
 What: `configs/smollm2_arithmetic.py` with the given keys, and TRL with the same model, prompts in the same order,
 rewards, batch of 64 in groups of 8, length of replies, optimizer and float32; both validate the same 128 held-out tasks
-at the same steps and save at the same. rljax races at the config's α, which is 1, and at α = 0. Each side is a command
+at the same steps and save at the same. rljax races at the config's α, which is 0, and at α = 1. Each side is a command
 in processes of its own; they take turns, and who begins changes with the seed. TRL has a virtual environment of its
 own, which this command makes (``--venv``), and is asked with each of ``--trl-batches`` rows at a time first, for
 `TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
@@ -59,7 +59,11 @@ CONFIG = "configs/smollm2_arithmetic.py"
 TRL, TORCH = "trl==1.16.0", "torch==2.13.0"
 GOOD = 0.35
 TRIAL_STEPS, SETTLING = 3, 2
-SIDES: Mapping[str, Sequence[str]] = {"rljax": (), "rljax_alpha0": ("async_generation_ratio=0",), "trl": ()}
+SIDES: Mapping[str, Sequence[str]] = {
+    "rljax": ("async_generation_ratio=0",),
+    "rljax_alpha1": ("async_generation_ratio=1",),
+    "trl": (),
+}
 """Keys of the config besides those that all sides have."""
 MIB = 2**20
 

@@ -92,7 +92,7 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
         return Run(0.0, 1.0, 9.0, (2.0, 3.0), ((1.5, 0, 0.2),), 1.0, 1.0, 1.0, float(len(asked)))
 
     monkeypatch.setattr(races, "run_rljax", run)
-    file, sides = tmp_path / "rows.jsonl", ["rljax", "rljax_alpha0"]
+    file, sides = tmp_path / "rows.jsonl", ["rljax", "rljax_alpha1"]
 
     def go(*seeds: int, keys: tuple[str, ...] = ("max_steps=2",)) -> None:
         options = argparse.Namespace(seeds=list(seeds), sides=sides, rows=file, cold=False, eval_steps=5)
@@ -101,14 +101,14 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
     go(0)
     go(1, keys=("max_steps=3",))
     go(0, 1)
-    zero = "async_generation_ratio=0"
+    zero, one = "async_generation_ratio=0", "async_generation_ratio=1"
     assert asked == [
-        ("rljax-0", "max_steps=2 seed=0"),
-        ("rljax_alpha0-0", f"max_steps=2 {zero} seed=0"),
-        ("rljax-1", "max_steps=3 seed=1"),
-        ("rljax_alpha0-1", f"max_steps=3 {zero} seed=1"),
-        ("rljax_alpha0-1", f"max_steps=2 {zero} seed=1"),  # who begins changes with the seed
-        ("rljax-1", "max_steps=2 seed=1"),
+        ("rljax-0", f"max_steps=2 {zero} seed=0"),
+        ("rljax_alpha1-0", f"max_steps=2 {one} seed=0"),
+        ("rljax-1", f"max_steps=3 {zero} seed=1"),
+        ("rljax_alpha1-1", f"max_steps=3 {one} seed=1"),
+        ("rljax_alpha1-1", f"max_steps=2 {one} seed=1"),  # who begins changes with the seed
+        ("rljax-1", f"max_steps=2 {zero} seed=1"),
     ]
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [Run.of(row["run"]).cpu_seconds for row in rows] == [1, 2, 3, 4, 5, 6]

@@ -93,8 +93,7 @@ class Checkpoints:
         return sorted(int(path.name) for path in self.directory.iterdir() if _is_checkpoint(path))
 
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any], fence: Fence | None = None) -> None:
-        """Starts to write a checkpoint; waits for the one before first, and on a CPU until this one is committed. A
-        checkpoint of the same step is replaced.
+        """Starts to write a checkpoint; waits for the one before first. A checkpoint of the same step is replaced.
 
         Args:
             step: batches trained.
@@ -125,8 +124,6 @@ class Checkpoints:
             raise self._failed("write", step, error) from error
         failpoint("commit")
         self._pending = (step, self._committer.submit(self._commit, step, draft, response, fence), fence)
-        if any(device.platform == "cpu" for device in jax.tree.leaves(state)[0].devices()):
-            self.wait()  # Orbax holds the arrays themselves there: the next update would make others beside them
 
     def wait(self, timeout: float = SAVE_TIMEOUT) -> None:
         """Returns when the save under way, if any, is committed, and deletes what is beyond `keep`.

@@ -373,6 +373,8 @@ class Trainer:
             self._publishing.settle()
         metadata = checkpoint_metadata(self._learner, self._lineage)
         self._checkpoints.save(steps, self._learner.state, metadata, self._fence)
+        if self._learner.mesh.devices.flat[0].platform == "cpu":  # Orbax holds the state, which the next update copies
+            self._checkpoints.wait()
 
     def _publish_for_validation(self) -> None:
         """Publishes and validates the last weights where the data ended before ``max_steps``."""

@@ -66,7 +66,7 @@ def make_trajectory(
 
 
 def make_groups(seed: int = 0, groups: int = 4, size: int = 4, **fields: Any) -> list[Group]:
-    """Groups of a random prompt each, with response lengths (1 to the budget), rewards and temperatures."""
+    """Groups of random prompts, response lengths (1 to the budget), rewards and temperatures."""
     rng = np.random.default_rng(seed)
     made = []
     for index in range(groups):
@@ -81,8 +81,6 @@ def make_groups(seed: int = 0, groups: int = 4, size: int = 4, **fields: Any) ->
             )
             for _ in range(size)
         ]
-        for member in members:
-            member.token_ids[:prompt] = members[0].token_ids[:prompt]
         made.append(Group(TaskId("made-up", 0, index), tuple(dataclasses.replace(m, **fields) for m in members)))
     return made
 

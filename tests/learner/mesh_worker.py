@@ -117,11 +117,10 @@ def make_learner(
     layout: dict[str, int],
     sequence_parallel: bool = False,
     architecture: Architecture = ARCHITECTURE,
-    share_prompts: bool | None = None,
     **changes: Any,
 ) -> Learner:
     """A learner over as many devices as the layout multiplies to."""
-    learner = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel, "share_prompts": share_prompts}
+    learner = {"rows_per_microbatch": 8, "sequence_parallel": sequence_parallel}
     # chunks smaller than the batch, so that the chunked log-probabilities are laid over the mesh too
     config = make_config(mesh=layout, learner=learner, model={"logprob_chunk": 64}, **changes)
     teachers = {
@@ -132,9 +131,7 @@ def make_learner(
 
 
 def compare_layouts() -> list[dict]:
-    """Loss and gradient of one batch by layout, against one device, where each attempt computes its own prompt. Pairs
-    of axes are `losses_worker`'s.
-    """
+    """Loss and gradient of one batch by layout, against one device. Pairs of axes are `losses_worker`'s."""
     groups = make_groups(3)
     usual = [
         *((layout, False) for layout in LAYOUTS if len(layout) != 2),
@@ -144,7 +141,7 @@ def compare_layouts() -> list[dict]:
     runs += [(GEMMA, *one) for one in GEMMA_LAYOUTS]
     results, expected = [], {}
     for architecture, layout, sequence_parallel in runs:
-        learner = make_learner(layout, sequence_parallel, architecture, None if architecture in expected else False)
+        learner = make_learner(layout, sequence_parallel, architecture)
         packed = learner.pack(groups)[0]
         gradient_of = jax.jit(functools.partial(loss_and_gradient, learner.objective))
         loss, gradient, _ = gradient_of(learner.state.params, learner.place(packed.batch), packed.microbatches)

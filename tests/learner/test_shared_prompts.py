@@ -20,7 +20,7 @@ from rljax.learner.sharing import shares_prompts
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU
-from rljax.trajectory import Trajectory
+from rljax.trajectory import Group, Trajectory
 from tests.learner.made_up import (
     ARCHITECTURE,
     MAX_RESPONSE,
@@ -31,6 +31,16 @@ from tests.learner.made_up import (
     relative_error,
     trajectories_of,
 )
+
+
+def with_one_prompt(groups: list[Group]) -> list[Group]:
+    """Groups whose members have the prompt of the first."""
+    for group in groups:
+        first = group.trajectories[0]
+        prompt = int(np.argmax(first.loss_mask))
+        for member in group.trajectories:
+            member.token_ids[:prompt] = first.token_ids[:prompt]
+    return groups
 
 
 def packed(trajectories: list[Trajectory], shapes: tuple[RowShape, ...], share: bool = True) -> PackedBatch:
@@ -126,7 +136,7 @@ def test_sequences_that_train_nothing_lead_nobody() -> None:
     ("row", "ratio_level"), [(24, "token"), (64, "token"), (200, "sequence")], ids=["a few", "a group", "all"]
 )
 def test_loss_and_gradient_are_those_of_separate_prompts(row: int, ratio_level: str) -> None:
-    config, groups = make_config(algorithm={"loss": {"ratio_level": ratio_level}}), make_groups(3)
+    config, groups = make_config(algorithm={"loss": {"ratio_level": ratio_level}}), with_one_prompt(make_groups(3))
     trajectories = trajectories_of(groups)
     weights = aggregations.bound("token-mean")(np.array([t.loss_mask.sum() for t in trajectories]), MAX_RESPONSE)
     advantages = [np.full(len(t.token_ids), t.reward - 1, np.float32) for t in trajectories]

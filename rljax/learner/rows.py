@@ -1,4 +1,4 @@
-"""Places of sequences in rows of fixed length, by their lengths alone: shapes of rows, and who lies where.
+"""Places of sequences in rows of fixed length, by lengths and prompts alone: shapes of rows, and who lies where.
 
 Sequences that begin with the same prompt may share its places: the first of a *bundle* has them all, those behind it in
 its row begin with the prompt's last token, and see the places of the others in the first.
@@ -112,15 +112,23 @@ def rooms(length: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(-(-length // (1 << halvings)) for halvings in range(MAX_HALVINGS + 1)))
 
 
+class PackedShape(NamedTuple):
+    """Shape that `pack` chooses for a batch, the room for trained places in a row, and the rows that are filled."""
+
+    shape: RowShape
+    room: int
+    rows: int
+
+
 def packed_shape(
     prompts: int | _Each, responses: _Each, shapes: Sequence[RowShape], prompt: _Each | None = None
-) -> tuple[RowShape, int, int]:
-    """Returns what `pack` makes of sequences of a prompt and a response of such lengths, in tokens: the shape, the room
-    for trained places, and the rows that are filled. For ``prompt`` see `Sequences.of`.
+) -> PackedShape:
+    """Returns what sequences of a prompt and a response of such lengths, in tokens, lead to; for ``prompt`` see
+    `Sequences.of`.
     """
     shape, placement = choose(Sequences.of(prompts, responses, prompt), shapes)
     most, rows = np.bincount(placement.row, weights=responses).max(), placement.rows
-    return grown(shape, rows)[-1], min(size for size in rooms(shape.length) if size >= most), rows
+    return PackedShape(grown(shape, rows)[-1], min(size for size in rooms(shape.length) if size >= most), rows)
 
 
 def choose(sequences: Sequences, shapes: Sequence[RowShape]) -> tuple[RowShape, Placement]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -20,7 +21,7 @@ from rljax.learner.sharing import shares_prompts
 from rljax.learner.train_step import loss_and_gradient
 from rljax.models.common.architecture import Experts
 from rljax.models.common.hardware import CPU
-from rljax.trajectory import Group, Trajectory
+from rljax.trajectory import Trajectory
 from tests.learner.made_up import (
     ARCHITECTURE,
     MAX_RESPONSE,
@@ -29,18 +30,13 @@ from tests.learner.made_up import (
     make_params,
     make_trajectory,
     relative_error,
-    trajectories_of,
 )
 
 
-def with_one_prompt(groups: list[Group]) -> list[Group]:
-    """Groups whose members have the prompt of the first."""
-    for group in groups:
-        first = group.trajectories[0]
-        prompt = int(np.argmax(first.loss_mask))
-        for member in group.trajectories:
-            member.token_ids[:prompt] = first.token_ids[:prompt]
-    return groups
+def with_one_prompt(members: Sequence[Trajectory], prompt: int) -> list[Trajectory]:
+    """Trajectories that have the prompt of the first, of so many tokens."""
+    shared = members[0].token_ids[:prompt]
+    return [dataclasses.replace(t, token_ids=np.concatenate([shared, t.token_ids[prompt:]])) for t in members]
 
 
 def packed(trajectories: list[Trajectory], shapes: tuple[RowShape, ...], share: bool = True) -> PackedBatch:
@@ -74,11 +70,7 @@ def test_what_is_trained_is_predicted_from_the_same_tokens_and_no_more_is_comput
     rng = np.random.default_rng(seed)
     trajectories: list[Trajectory] = []
     for length, responses in [*prompts, (1, [0])]:
-        members = [make_trajectory(rng, length, response) for response in responses]
-        shared = members[0].token_ids[:length]
-        trajectories += [
-            dataclasses.replace(t, token_ids=np.concatenate([shared, t.token_ids[length:]])) for t in members
-        ]
+        trajectories += with_one_prompt([make_trajectory(rng, length, response) for response in responses], length)
     shapes = (RowShape(40, 2, 15), RowShape(20, 4, 8))
     together, apart = packed(trajectories, shapes), packed(trajectories, shapes, share=False)
     assert trained(together) == trained(apart)
@@ -89,7 +81,7 @@ def test_what_is_trained_is_predicted_from_the_same_tokens_and_no_more_is_comput
     values = [rng.random(len(t.token_ids)).astype(np.float32) for t in trajectories]
     counts = [len(t.token_ids) for t in trajectories]
     back = together.by_token(together.at_places(values), counts)
-    for one, value, t in zip(back, values, trajectories, strict=False):
+    for one, value, t in zip(back, values, trajectories, strict=True):
         np.testing.assert_array_equal(one, np.where(t.loss_mask, value, 0))
 
 
@@ -136,8 +128,9 @@ def test_sequences_that_train_nothing_lead_nobody() -> None:
     ("row", "ratio_level"), [(24, "token"), (64, "token"), (200, "sequence")], ids=["a few", "a group", "all"]
 )
 def test_loss_and_gradient_are_those_of_separate_prompts(row: int, ratio_level: str) -> None:
-    config, groups = make_config(algorithm={"loss": {"ratio_level": ratio_level}}), with_one_prompt(make_groups(3))
-    trajectories = trajectories_of(groups)
+    config, trajectories = make_config(algorithm={"loss": {"ratio_level": ratio_level}}), list[Trajectory]()
+    for group in make_groups(3):
+        trajectories += with_one_prompt(group.trajectories, int(np.argmax(group.trajectories[0].loss_mask)))
     weights = aggregations.bound("token-mean")(np.array([t.loss_mask.sum() for t in trajectories]), MAX_RESPONSE)
     advantages = [np.full(len(t.token_ids), t.reward - 1, np.float32) for t in trajectories]
     evaluate, found = jax.jit(partial(loss_and_gradient, PolicyObjective(config, ARCHITECTURE, CPU))), []

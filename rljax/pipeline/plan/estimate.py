@@ -28,7 +28,7 @@ from rljax.config.sizes import (
 )
 from rljax.config.validate_placement import versions_held
 from rljax.learner.packing import abstract_batch
-from rljax.learner.rows import RowShape, packed_shape, row_shapes
+from rljax.learner.rows import PackedShape, RowShape, packed_shape, row_shapes
 from rljax.learner.sharding import AXES, parameter_rules, parameter_shardings
 from rljax.learner.sharing import expected_prompts, shares_prompts
 from rljax.learner.state import copies_reference, make_optimizer
@@ -97,10 +97,8 @@ class Estimate:
         return row_shapes(config.row_tokens, learner.rows_per_microbatch, most, learner.time_shards)
 
     @functools.cached_property
-    def packed(self) -> tuple[RowShape, int, int]:
-        """The shape that responses as long as they may be are packed into, the trained places of a row, and the rows
-        that a minibatch of them fills.
-        """
+    def packed(self) -> PackedShape:
+        """Shape that a minibatch of responses that are as long as they may be is packed into."""
         counts = sequences_per_minibatch(self.config)
         prompts, responses = zip(sampled_parts(self.config), demonstration_parts(self.config), strict=True)
         lengths = np.repeat(prompts, counts), np.repeat(responses, counts)
@@ -113,8 +111,8 @@ class Estimate:
 
     @property
     def row(self) -> RowShape:
-        """That shape alone."""
-        return self.packed[0]
+        """The shape of that alone."""
+        return self.packed.shape
 
     @property
     def places(self) -> float:
@@ -278,7 +276,7 @@ class Estimate:
         """Bytes of the logits, float32, that a device has at once: those of its trained places and its words, or as
         many as ``logprob_chunk`` tokens of the whole vocabulary have.
         """
-        trained = self.places * self.packed[1] / self.row.length
+        trained = self.places * self.packed.room / self.row.length
         return 4 * min(trained * self.words, self.config.model.logprob_chunk * self.architecture.vocab_size)
 
     @property
@@ -377,7 +375,7 @@ class Estimate:
         config, epochs = self.config, self.config.algorithm.ppo_epochs
         (sampled, shown), parts = sequences_per_step(config), (sampled_parts(config), demonstration_parts(config))
         tokens, trained = sampled * sum(parts[0]) + shown * sum(parts[1]), sampled * parts[0][1] + shown * parts[1][1]
-        microbatches = math.ceil(self.packed[2] / self.row.rows) * minibatches_per_step(config) * epochs
+        microbatches = math.ceil(self.packed.rows / self.row.rows) * minibatches_per_step(config) * epochs
         backbone, head = float(tokens * self._inside), 2.0 * trained * self.head
         passes, again = 2 if self.adapts else 3, config.model.remat == "full"
         update = (passes + again) * backbone + 6.0 * tokens * self.adapter

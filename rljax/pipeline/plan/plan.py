@@ -177,7 +177,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     stale = f"staleness at most {config.staleness_bound}, {ahead}"
     alone = f"{config.demonstrations_per_batch} demonstrations, and nothing is sampled for training"
     yield f"steps    {alone if config.imitates_alone else stale}"
-    rows, turns = estimate.packed[2] * minibatches_per_step(config), rows_per_trajectory(config)
+    rows, turns = estimate.packed.rows * minibatches_per_step(config), rows_per_trajectory(config)
     yield f"         {rows} rows of {row.length} a step, {row.rows} a microbatch, where responses are as long as may be"
     if turns > 1:
         yield f"         and episodes take all {turns} turns, each a row of its own"

@@ -329,11 +329,11 @@ def test_rows_are_those_that_sequences_fill() -> None:
     24 places hold one sequence of 23, and not a part of another: a row each.
     """
     few = estimated(HALF, {}, 8, 48, batch=16, algorithm=AlgorithmConfig(minibatch_size=4))
-    assert (few.packed[2], few.steps()["microbatches"]) == (4, 4)
+    assert (few.packed.rows, few.steps()["microbatches"]) == (4, 4)
     base = estimated(HALF, {}, 8, 24, batch=96)
     learner = dataclasses.replace(base.config.learner, max_tokens_per_row=40)
     wide = dataclasses.replace(base, config=dataclasses.replace(base.config, learner=learner))
-    assert (wide.row.length, wide.packed[2], wide.steps()["microbatches"]) == (24, 96, 6)
+    assert (wide.row.length, wide.packed.rows, wide.steps()["microbatches"]) == (24, 96, 6)
 
 
 def test_batches_are_counted() -> None:

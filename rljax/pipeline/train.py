@@ -264,6 +264,9 @@ class Trainer:
         size = self._config.groups_per_batch
         self._observers.waiting(None, size, size)
         since = time.perf_counter()
+        if self._learner.mesh.devices.flat[0].platform == "cpu":  # Orbax holds the state, which an update would copy
+            self._checkpoints.wait()
+            since = clock.add("checkpoint", since)
         failpoint("train")
         with self._observers.recorded():
             metrics = self._step_runner.train(batch, self._await_shapes)
@@ -303,10 +306,9 @@ class Trainer:
 
     def _checkpoint(self, clock: Clock) -> None:
         since = time.perf_counter()
-        steps = self._learner.steps
-        if steps % self._config.save_steps == 0 or self._is_last(steps):
+        if self._learner.steps % self._config.save_steps == 0 or self._is_last(self._learner.steps):
             failpoint("checkpoint")
-            self._save(steps)
+            self._save()
         # What a committed checkpoint covers need not be trained again; a replay starts from the oldest that is kept.
         oldest = min(self._checkpoints.committed(), default=0)
         if oldest > self._pruned:
@@ -365,16 +367,14 @@ class Trainer:
         self._fence.check()
         self._checkpoints.wait()
         if self._learner.steps not in self._checkpoints.committed():
-            self._save(self._learner.steps)
+            self._save()
         self._checkpoints.wait()
 
-    def _save(self, steps: int) -> None:
+    def _save(self) -> None:
         with self._observers.part(BEFORE_SAVE):
             self._publishing.settle()
         metadata = checkpoint_metadata(self._learner, self._lineage)
-        self._checkpoints.save(steps, self._learner.state, metadata, self._fence)
-        if self._learner.mesh.devices.flat[0].platform == "cpu":  # Orbax holds the state, which the next update copies
-            self._checkpoints.wait()
+        self._checkpoints.save(self._learner.steps, self._learner.state, metadata, self._fence)
 
     def _publish_for_validation(self) -> None:
         """Publishes and validates the last weights where the data ended before ``max_steps``."""

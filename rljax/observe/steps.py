@@ -66,6 +66,12 @@ class Cover:
             (mine if mine[-1][0] > theirs[-1][0] else theirs).pop()
         return Cover(found)
 
+    def __sub__(self, other: Cover) -> Cover:
+        """Returns the times that this one covers and the other does not."""
+        theirs = other.intervals()
+        edges = [-np.inf, *(edge for interval in theirs for edge in interval), np.inf]
+        return self & Cover(zip(edges[::2], edges[1::2], strict=True))
+
     def intervals(self) -> list[Window]:
         """Returns what is covered as intervals that do not touch, in order."""
         return list(zip(self._starts.tolist(), self._ends.tolist(), strict=True))

@@ -40,6 +40,7 @@ class Figures:
         publish_seconds, load_seconds: of the learner and of an engine for a version.
         announce_seconds: from there until it is announced, beside the learner's next step.
         between_seconds: of the learner in a step for what is neither training nor publishing.
+        explorer_seconds: of the explorer's event loop for a reply; other attempts wait meanwhile.
         unevenness: by how much longer than that steps of the run were trained, and engines sampled beside them.
         filtered: share of groups that are filtered.
         taken: what nobody gave and is taken to be so, for the reader.
@@ -57,6 +58,7 @@ class Figures:
     learner_devices: int
     announce_seconds: float = 0.0
     between_seconds: float = 0.0
+    explorer_seconds: float = 0.0
     unevenness: Unevenness = EVEN
     filtered: float = 0.0
     taken: Sequence[str] = ()

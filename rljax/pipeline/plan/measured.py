@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,9 @@ LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
 
 
-_REQUESTS = " · requests"
+_REQUESTS, _COMPUTATION, _LOOP = " · requests", " · computation", " · loop"
+_SAMPLING = ("prefill", "decode", "step")
+"""Names of the spans of an engine that computes tokens."""
 _NAMES = ("time/step", "time/train", "tokens/all", "tokens/sampled", "staleness/mean")
 """Of a step that samples and trains."""
 
@@ -124,11 +127,12 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         reply_tokens=reply,
         replies=observed(lengths),
         turns=between(max(turns, 1.0)),
-        environment_seconds=constant(flight.outside_seconds()),
+        environment_seconds=constant(flight.environment_seconds(windows)),
         publish_seconds=publish,
         announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
         load_seconds=float(np.median(loads)) if loads else 0.0,
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
+        explorer_seconds=flight.explorer_seconds(windows),
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
     )
 
@@ -137,7 +141,11 @@ class _Flight:
     """Requests and attempts in flight, in the time in which engines sample: without loads and validations."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._stops = Cover((s.start, s.end) for s in spans if s.track.endswith(" · versions"))
+        self._tracks: dict[str, list[Span]] = defaultdict(list)
+        for span in spans:
+            self._tracks[span.track].append(span)
+        self._stops = _cover(s for s in spans if s.track.endswith(" · versions"))
+        self._loop = _cover(s for s in spans if s.track.endswith(_LOOP))
         validations = [(s.start, s.end) for s in spans if s.name.startswith(VALIDATION)]
 
         def trained(suffix: str) -> list[Span]:
@@ -147,21 +155,30 @@ class _Flight:
         self.requests = trained(_REQUESTS)
         self.attempts = trained(" · attempts")
 
-    def active(self, times: np.ndarray) -> np.ndarray:
-        """Returns the seconds until these times without those in which engines stood still."""
-        return times - self._stops.until(times)
+    def explorer_seconds(self, windows: Sequence[Window]) -> float:
+        """Returns the seconds for which a reply has its explorer's event loop: others wait meanwhile."""
+        loops = [_cover(spans).within(windows) for track, spans in self._tracks.items() if track.endswith(_LOOP)]
+        replies = sum(s.count for s in self.requests if any(begin <= s.end < end for begin, end in windows))
+        return sum(loops) / len(loops) / max(replies, 1) if loops else 0.0
 
-    def outside_seconds(self) -> float:
-        """Returns the seconds behind a reply in which an attempt is with no engine, on average."""
-        asked = sum(s.count for s in self.requests)
+    def environment_seconds(self, windows: Sequence[Window]) -> float:
+        """Returns the seconds behind a reply in which an attempt waits neither for an engine nor for the event loop.
+
+        Where the loop is busy an attempt may wait for it, or for an environment beside it: these go on at any time,
+        so that as much of them as of the time is where it is idle.
+        """
         if not self.attempts:
             return 0.0
-        return max(0.0, self._seconds(self.attempts) - self._seconds(self.requests)) / asked
+        asked = sum(s.count for s in self.requests)
+        busy = self._loop.within(windows) / sum(end - begin for begin, end in windows)
+        idle = _without(self._stops | self._loop)
+        outside = _seconds(self.attempts, idle) - _seconds(self.requests, idle)
+        return max(0.0, outside) / asked / max(1.0 - busy, 0.01)
 
     def speeds(self, slots: int, windows: Sequence[Window]) -> Speeds:
         """Returns the tokens a second of an engine at several levels of the requests that it runs in the windows."""
         running, rates, seconds, starts = self._all_levels()
-        begins, ends = self.active(np.array(windows)).T
+        begins, ends = np.array(windows).T
         place = np.searchsorted(begins, starts, side="right") - 1
         mine = (place >= 0) & (starts < ends[place])
         return _binned(np.minimum(running, slots)[mine], rates[mine], seconds[mine])
@@ -174,7 +191,7 @@ class _Flight:
         rate = rate_of(speeds)
         expected = np.array([rate(int(n)) for n in np.round(running)]) * seconds
         found = []
-        for begin, end in self.active(np.array(windows)):
+        for begin, end in windows:
             mine = (starts >= begin) & (starts < end) & (running > 0.5)
             made = float((rates * seconds)[mine].sum())
             found.append(float(expected[mine].sum()) / made if made else 1.0)
@@ -186,20 +203,36 @@ class _Flight:
         return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     def _levels(self, track: str) -> tuple[np.ndarray, ...]:
-        """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine."""
+        """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine.
+
+        Counted are seconds in which it could sample: not those in which it computes nothing because replies and
+        requests wait for the event loop. An engine that does not say when it computes does so at any time.
+        """
         mine = [s for s in self.requests if s.track == track]
+        computing = [s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING]
+        active = _without(self._stops | (self._loop - _cover(computing)) if computing else self._stops)
         counts = np.array([s.count for s in mine], np.float64)
-        begin, end = (self.active(np.array([getattr(s, n) for s in mine])) for n in ("start", "end"))
-        each = counts * np.array([s.args["tokens"] for s in mine]) / np.maximum(end - begin, 1e-6)
+        begin, end = (np.array([getattr(s, n) for s in mine]) for n in ("start", "end"))
+        each = counts * np.array([s.args["tokens"] for s in mine]) / np.maximum(active(end) - active(begin), 1e-6)
         order = np.argsort(np.concatenate([begin, end]), kind="stable")
         times = np.concatenate([begin, end])[order]
         in_flight = np.cumsum(np.concatenate([counts, -counts])[order])[:-1]
         rates = np.cumsum(np.concatenate([each, -each])[order])[:-1]
-        return in_flight, rates, np.diff(times), times[:-1]
+        return in_flight, rates, np.diff(active(times)), times[:-1]
 
-    def _seconds(self, spans: Sequence[Span]) -> float:
-        begin, end = (self.active(np.array([getattr(s, n) for s in spans])) for n in ("start", "end"))
-        return float(np.sum((end - begin) * [s.count for s in spans]))
+
+def _cover(spans: Iterable[Span]) -> Cover:
+    return Cover((s.start, s.end) for s in spans)
+
+
+def _without(stopped: Cover) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns what gives the seconds until each of some times without those that are covered."""
+    return lambda times: times - stopped.until(times)
+
+
+def _seconds(spans: Sequence[Span], active: Callable[[np.ndarray], np.ndarray]) -> float:
+    begin, end = (active(np.array([getattr(s, n) for s in spans])) for n in ("start", "end"))
+    return float(np.sum((end - begin) * [s.count for s in spans]))
 
 
 def _binned(running: np.ndarray, rates: np.ndarray, seconds: np.ndarray) -> Speeds:

@@ -134,6 +134,7 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
         publish_seconds=figures.publish_seconds,
         announce_seconds=figures.announce_seconds,
         between_seconds=figures.between_seconds,
+        explorer_seconds=figures.explorer_seconds,
         filtered=figures.filtered,
         pace=lambda version: 1.0 / served[version // config.sync_interval % len(served)][1],
         stop_after=before + count,

@@ -21,7 +21,7 @@ from rljax.observe.trace import NullTrace
 from rljax.pipeline.simulate.clock import InlineExecutor, VirtualLoop, run_virtual
 from rljax.pipeline.simulate.engine import Pace, Rate, SimulatedEngine, even
 from rljax.pipeline.simulate.learner import TrainedStep, learn
-from rljax.pipeline.simulate.workload import Attempts, NoContent
+from rljax.pipeline.simulate.workload import Attempts, EventLoop, NoContent
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
@@ -56,6 +56,7 @@ class Schedule:
         publish_seconds: that the learner takes for a version.
         announce_seconds: until it is announced after that, beside the next step.
         between_seconds: of the learner in each step for what is neither.
+        explorer_seconds: of the explorer's event loop for a reply; other attempts wait meanwhile.
         filtered: share of the groups that filters reject.
         stop_after: steps after which it is stopped, as if it went on; None: at ``max_steps``, before which explorers
             have no more to do than is still trained.
@@ -77,6 +78,7 @@ class Schedule:
     publish_seconds: float = 0.0
     announce_seconds: float = 0.0
     between_seconds: float = 0.0
+    explorer_seconds: float = 0.0
     pace: Pace = even
     filtered: float = 0.0
     stop_after: int | None = None
@@ -126,7 +128,7 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
     explorer = explorer_of(
         AsyncDatabase(db, InlineExecutor()),
         pool,
-        schedule.attempts,
+        replace(schedule.attempts, explorer=EventLoop(schedule.explorer_seconds)),
         group_size=spec.group_size,
         capacity=schedule.capacity,
         redundancy=schedule.redundancy,

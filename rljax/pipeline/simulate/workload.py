@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -71,6 +71,25 @@ class NoContent:
         return Task(TaskId(self.name, epoch, index), ({"role": "user", "content": ""},), "")
 
 
+@dataclass
+class EventLoop:
+    """The explorer's event loop: what attempts have it do is done one after the other, in the order in which they come.
+
+    Attributes:
+        seconds: that it needs for a reply: half of them before the request, half behind it.
+    """
+
+    seconds: float = 0.0
+    _free: float = 0.0
+
+    async def half(self) -> None:
+        """Waits for its turn, and takes half of the seconds."""
+        if self.seconds > 0.0:
+            now = asyncio.get_running_loop().time()
+            self._free = max(self._free, now) + self.seconds / 2
+            await asyncio.sleep(self._free - now)
+
+
 @dataclass(frozen=True)
 class Attempts:
     """Workflow of so many turns of engine and environment. Implements `Workflow`.
@@ -80,12 +99,14 @@ class Attempts:
         tokens: of a turn's reply.
         environment_seconds: that the environment takes after each reply.
         before_seconds: that pass before the first turn, as for a reset.
+        explorer: the event loop that all of them share.
     """
 
     turns: Draw
     tokens: Draw
     environment_seconds: Draw = NOTHING
     before_seconds: Draw = NOTHING
+    explorer: EventLoop = field(default_factory=EventLoop)
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`."""
@@ -101,7 +122,9 @@ class Attempts:
             request = GenerateRequest(
                 f"{name}/{turn}", _PROMPT, sampling, attempt.min_version, affinity, priority=priority
             )
+            await self.explorer.half()
             reply = await pool.generate(request, attempt.lineage, validation=attempt.validation)
+            await self.explorer.half()
             start = turns[-1][1] + 1 if turns else 1
             turns.append((start, start + len(reply.versions)))
             versions += [reply.versions, _ASKED]

@@ -272,8 +272,9 @@ class GroupRunner:
                     raise MemberFailed(reason, error) from error
                 retry, lost = retry + (not by_others), lost + by_others
             else:
-                track, end, tokens = f"{self._name} · attempts", self._ledger.clock(), int(trajectory.loss_mask.sum())
-                self._trace.in_flight(track, str(claim.task), begin, end, reward=trajectory.reward, tokens=tokens)
+                said = {"tokens": int(trajectory.loss_mask.sum()), "turns": len(trajectory.turns)}
+                track, end = f"{self._name} · attempts", self._ledger.clock()
+                self._trace.in_flight(track, str(claim.task), begin, end, reward=trajectory.reward, **said)
                 return trajectory
 
     async def _attempt(self, claim: Claim, member: int, retry: int) -> Attempt:

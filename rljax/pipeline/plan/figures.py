@@ -41,6 +41,7 @@ class Figures:
         announce_seconds: from there until it is announced, beside the learner's next step.
         between_seconds: of the learner in a step for what is neither training nor publishing.
         explorer_seconds: of the explorer's event loop for a reply; other attempts wait meanwhile.
+        ledger_seconds: of the explorer's ledger for a group; other groups wait meanwhile.
         unevenness: by how much longer than that steps of the run were trained, and engines sampled beside them.
         filtered: share of groups that are filtered.
         taken: what nobody gave and is taken to be so, for the reader.
@@ -59,6 +60,7 @@ class Figures:
     announce_seconds: float = 0.0
     between_seconds: float = 0.0
     explorer_seconds: float = 0.0
+    ledger_seconds: float = 0.0
     unevenness: Unevenness = EVEN
     filtered: float = 0.0
     taken: Sequence[str] = ()

@@ -17,7 +17,7 @@ from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
 from rljax.observe.trace_read import Span, read_spans
 from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
 from rljax.pipeline.plan.splits import Timing, settling
-from rljax.pipeline.simulate.workload import constant, observed
+from rljax.pipeline.simulate.workload import Draw, constant, observed
 
 LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
@@ -112,7 +112,6 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)
     asked = flight.requests
-    turns = sum(s.count for s in asked) / max(sum(s.count for s in flight.attempts), 1)
     lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked])
     reply = float(lengths.mean())
     learner_speed = _mean(rows, "tokens/all") / train
@@ -126,13 +125,14 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
         reply_tokens=reply,
         replies=observed(lengths),
-        turns=between(max(turns, 1.0)),
+        turns=flight.turns(),
         environment_seconds=constant(flight.environment_seconds(windows)),
         publish_seconds=publish,
         announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
         load_seconds=float(np.median(loads)) if loads else 0.0,
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
         explorer_seconds=flight.explorer_seconds(windows),
+        ledger_seconds=flight.ledger_seconds(windows) * config.group_size,
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
     )
 
@@ -155,11 +155,27 @@ class _Flight:
         self.requests = trained(_REQUESTS)
         self.attempts = trained(" · attempts")
 
+    def turns(self) -> Draw:
+        """Returns what draws the replies of an attempt: those that were, or where no attempt says, their mean."""
+        said = [s for s in self.attempts if "turns" in s.args]
+        if said:
+            return observed(np.repeat([s.args["turns"] for s in said], [s.count for s in said]))
+        attempts = sum(s.count for s in self.attempts)
+        return between(max(sum(s.count for s in self.requests) / max(attempts, 1), 1.0))
+
     def explorer_seconds(self, windows: Sequence[Window]) -> float:
         """Returns the seconds for which a reply has its explorer's event loop: others wait meanwhile."""
-        loops = [_cover(spans).within(windows) for track, spans in self._tracks.items() if track.endswith(_LOOP)]
-        replies = sum(s.count for s in self.requests if any(begin <= s.end < end for begin, end in windows))
-        return sum(loops) / len(loops) / max(replies, 1) if loops else 0.0
+        return self._each(_LOOP, self.requests, windows)
+
+    def ledger_seconds(self, windows: Sequence[Window]) -> float:
+        """Returns the seconds for which an attempt has its explorer's ledger: others wait meanwhile."""
+        return self._each(" · ledger", self.attempts, windows)
+
+    def _each(self, suffix: str, spans: Sequence[Span], windows: Sequence[Window]) -> float:
+        """Returns the seconds of a track of an explorer, on average, for each of the spans that end in the windows."""
+        covered = [_cover(found).within(windows) for track, found in self._tracks.items() if track.endswith(suffix)]
+        ended = sum(s.count for s in spans if any(begin <= s.end < end for begin, end in windows))
+        return sum(covered) / len(covered) / max(ended, 1) if covered else 0.0
 
     def environment_seconds(self, windows: Sequence[Window]) -> float:
         """Returns the seconds behind a reply in which an attempt waits neither for an engine nor for the event loop.

@@ -123,7 +123,12 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
 
     return Schedule(
         replace(RunSpec.of(config), max_steps=ENDLESS, total_epochs=None, demonstrations=0),
-        Attempts(figures.turns, lambda rng: figures.replies(rng) / grain, figures.environment_seconds),
+        Attempts(
+            figures.turns,
+            lambda rng: figures.replies(rng) / grain,
+            figures.environment_seconds,
+            explorer_seconds=figures.explorer_seconds,
+        ),
         rate_of(figures.engine_speeds, grain),
         train_seconds,
         engines=config.sidecar.num_engines,
@@ -134,7 +139,7 @@ def schedule_of(split: Split, figures: Figures, before: int, count: int) -> Sche
         publish_seconds=figures.publish_seconds,
         announce_seconds=figures.announce_seconds,
         between_seconds=figures.between_seconds,
-        explorer_seconds=figures.explorer_seconds,
+        ledger_seconds=figures.ledger_seconds,
         filtered=figures.filtered,
         pace=lambda version: 1.0 / served[version // config.sync_interval % len(served)][1],
         stop_after=before + count,

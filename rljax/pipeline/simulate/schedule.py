@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rljax.ledger import audit
+from rljax.ledger import audit, claims
 from rljax.ledger.async_database import AsyncDatabase
 from rljax.ledger.database import Database
 from rljax.ledger.leases import LeasedBatch
@@ -21,7 +21,7 @@ from rljax.observe.trace import NullTrace
 from rljax.pipeline.simulate.clock import InlineExecutor, VirtualLoop, run_virtual
 from rljax.pipeline.simulate.engine import Pace, Rate, SimulatedEngine, even
 from rljax.pipeline.simulate.learner import TrainedStep, learn
-from rljax.pipeline.simulate.workload import Attempts, EventLoop, NoContent
+from rljax.pipeline.simulate.workload import Attempts, NoContent, Thread
 from rljax.rollout.deadlines import PausableDeadlines
 from rljax.rollout.engine_events import FaultLog
 from rljax.rollout.engine_pool import EnginePool
@@ -32,6 +32,9 @@ from rljax.rollout.validation import ValidationPlan
 from rljax.rollout.workflows.workflow import Workflow
 from rljax.tasks.task import Taskset
 from rljax.trajectory import Group
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_SECONDS = 600.0
 """Virtual seconds between heartbeats, and between looks for what other processes wrote: there are none."""
@@ -56,7 +59,7 @@ class Schedule:
         publish_seconds: that the learner takes for a version.
         announce_seconds: until it is announced after that, beside the next step.
         between_seconds: of the learner in each step for what is neither.
-        explorer_seconds: of the explorer's event loop for a reply; other attempts wait meanwhile.
+        ledger_seconds: of the explorer's ledger for a group: half of them to claim it.
         filtered: share of the groups that filters reject.
         stop_after: steps after which it is stopped, as if it went on; None: at ``max_steps``, before which explorers
             have no more to do than is still trained.
@@ -78,7 +81,7 @@ class Schedule:
     publish_seconds: float = 0.0
     announce_seconds: float = 0.0
     between_seconds: float = 0.0
-    explorer_seconds: float = 0.0
+    ledger_seconds: float = 0.0
     pace: Pace = even
     filtered: float = 0.0
     stop_after: int | None = None
@@ -126,9 +129,9 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
 
     pool = EnginePool(start, schedule.engines, directory, FaultLog(), call_timeout=LONGEST)
     explorer = explorer_of(
-        AsyncDatabase(db, InlineExecutor()),
+        _TimedLedger(db, schedule.ledger_seconds),
         pool,
-        replace(schedule.attempts, explorer=EventLoop(schedule.explorer_seconds)),
+        replace(schedule.attempts, explorer=Thread()),
         group_size=spec.group_size,
         capacity=schedule.capacity,
         redundancy=schedule.redundancy,
@@ -170,6 +173,25 @@ def _engine(schedule: Schedule, index: int) -> SimulatedEngine:
     if schedule.make_engine is not None:
         return schedule.make_engine(index)
     return SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds, schedule.pace)
+
+
+class _TimedLedger(AsyncDatabase):
+    """The ledger's calls, made at once: but to claim and to end a group each takes half of ``seconds``."""
+
+    def __init__(self, db: Database, seconds: float) -> None:
+        super().__init__(db, InlineExecutor())
+        self._half = seconds / 2
+        self._thread = Thread()
+
+    async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Implements `AsyncDatabase.call`."""
+        called: Callable[..., object] = function
+        if called in (claims.store, claims.settle):
+            await self._thread.work(self._half)
+        made = await super().call(function, *args, **kwargs)
+        if isinstance(made, claims.ClaimResult):
+            await self._thread.work(self._half * len(made.claims))
+        return made
 
 
 @dataclass

@@ -72,21 +72,16 @@ class NoContent:
 
 
 @dataclass
-class EventLoop:
-    """The explorer's event loop: what attempts have it do is done one after the other, in the order in which they come.
+class Thread:
+    """A thread that many share: what they have it do is done one after the other, in the order in which they ask."""
 
-    Attributes:
-        seconds: that it needs for a reply: half of them before the request, half behind it.
-    """
-
-    seconds: float = 0.0
     _free: float = 0.0
 
-    async def half(self) -> None:
-        """Waits for its turn, and takes half of the seconds."""
-        if self.seconds > 0.0:
+    async def work(self, seconds: float) -> None:
+        """Waits for its turn, and for so many seconds more."""
+        if seconds > 0.0:
             now = asyncio.get_running_loop().time()
-            self._free = max(self._free, now) + self.seconds / 2
+            self._free = max(self._free, now) + seconds
             await asyncio.sleep(self._free - now)
 
 
@@ -99,14 +94,16 @@ class Attempts:
         tokens: of a turn's reply.
         environment_seconds: that the environment takes after each reply.
         before_seconds: that pass before the first turn, as for a reset.
-        explorer: the event loop that all of them share.
+        explorer_seconds: that the explorer's event loop works for a reply, half of them before the request.
+        explorer: that event loop.
     """
 
     turns: Draw
     tokens: Draw
     environment_seconds: Draw = NOTHING
     before_seconds: Draw = NOTHING
-    explorer: EventLoop = field(default_factory=EventLoop)
+    explorer_seconds: float = 0.0
+    explorer: Thread = field(default_factory=Thread)
 
     async def run(self, task: Task, attempt: Attempt, pool: EnginePool) -> Trajectory:
         """Implements `Workflow.run`."""
@@ -122,9 +119,9 @@ class Attempts:
             request = GenerateRequest(
                 f"{name}/{turn}", _PROMPT, sampling, attempt.min_version, affinity, priority=priority
             )
-            await self.explorer.half()
+            await self.explorer.work(self.explorer_seconds / 2)
             reply = await pool.generate(request, attempt.lineage, validation=attempt.validation)
-            await self.explorer.half()
+            await self.explorer.work(self.explorer_seconds / 2)
             start = turns[-1][1] + 1 if turns else 1
             turns.append((start, start + len(reply.versions)))
             versions += [reply.versions, _ASKED]

@@ -33,6 +33,7 @@ class Figures:
         learner_devices: on so many devices.
         engine_speeds: of one engine.
         prompt_tokens: tokens of an attempt that are trained with it and not sampled.
+        prompt_cost: tokens that a request could sample in the time of its prompt; it is part of the speeds.
         reply_tokens: the mean length of a reply.
         replies: draws the length of one.
         turns: draws the replies of an attempt.
@@ -58,6 +59,7 @@ class Figures:
     load_seconds: float
     learner_devices: int
     announce_seconds: float = 0.0
+    prompt_cost: float = 0.0
     between_seconds: float = 0.0
     explorer_seconds: float = 0.0
     ledger_seconds: float = 0.0

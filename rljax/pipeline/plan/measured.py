@@ -21,6 +21,10 @@ from rljax.pipeline.simulate.workload import Draw, constant, observed
 
 LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
+LEAST_SPREAD = 0.1
+"""Share of the mean length by which lengths differ where they tell what a prompt costs."""
+MOST_PROMPT = 100.0
+"""Times of the mean reply that a prompt costs at most: where it is all, no length is seen."""
 LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
 
@@ -109,7 +113,6 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     spans = [span for span in spans if span.end > begin and span.start < end]
     waited = Cover((s.start, s.end) for s in spans if s.name == BEFORE).within(windows)  # that is none of its work
     publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)
-    loads = [s.end - s.start for s in spans if s.track.endswith(" · versions") and s.name.startswith("load ")]
     flight = _Flight(spans)
     asked = flight.requests
     lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked])
@@ -123,13 +126,14 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         unevenness=tuple(zip(trained, flight.slowness(speeds, windows), strict=True)),
         engine_speeds=speeds,
         prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
+        prompt_cost=flight.prompt_cost,
         reply_tokens=reply,
         replies=observed(lengths),
         turns=flight.turns(),
         environment_seconds=constant(flight.environment_seconds(windows)),
         publish_seconds=publish,
         announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
-        load_seconds=float(np.median(loads)) if loads else 0.0,
+        load_seconds=flight.load_seconds(),
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
         explorer_seconds=flight.explorer_seconds(windows),
         ledger_seconds=flight.ledger_seconds(windows) * config.group_size,
@@ -144,7 +148,8 @@ class _Flight:
         self._tracks: dict[str, list[Span]] = defaultdict(list)
         for span in spans:
             self._tracks[span.track].append(span)
-        self._stops = _cover(s for s in spans if s.track.endswith(" · versions"))
+        self._versions = [s for s in spans if s.track.endswith(" · versions")]
+        self._stops = _cover(self._versions)
         self._loop = _cover(s for s in spans if s.track.endswith(_LOOP))
         validations = [(s.start, s.end) for s in spans if s.name.startswith(VALIDATION)]
 
@@ -154,6 +159,47 @@ class _Flight:
 
         self.requests = trained(_REQUESTS)
         self.attempts = trained(" · attempts")
+        self.prompt_cost = self._prompt_cost()
+
+    def load_seconds(self) -> float:
+        """Returns the seconds of a load in which an engine computes nothing."""
+        loads = [(s.start, s.end) for s in self._versions if s.name.startswith("load ")]
+        engines = [self._computing(track) for track in self._engines()]
+        idle = [end - begin - computing.within([(begin, end)]) for computing in engines for begin, end in loads]
+        return float(np.median(idle)) if idle else 0.0
+
+    def _engines(self) -> list[str]:
+        """Returns the tracks of their requests."""
+        return sorted({s.track for s in self.requests})
+
+    def _computing(self, track: str) -> Cover:
+        """Returns when the engine of these requests computed; never, of one that does not say."""
+        return _cover(s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING)
+
+    def _active(self, track: str) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns what gives the seconds until some times in which an engine could sample: not those in which it
+        computes nothing since a version is loaded, or since replies and requests wait for the event loop. One that
+        does not say when it computes waits for loads alone.
+        """
+        computing = self._computing(track)
+        return _without((self._stops | self._loop) - computing if computing.intervals() else self._stops)
+
+    def _prompt_cost(self) -> float:
+        """Returns the tokens that a request could sample in the time that it takes longer than by its tokens, by the
+        line through all of them.
+        """
+        tokens = np.array([s.args["tokens"] for s in self.requests])
+        counts = np.array([s.count for s in self.requests])
+        mean = np.average(tokens, weights=counts)
+        if np.average((tokens - mean) ** 2, weights=counts) ** 0.5 < LEAST_SPREAD * mean:
+            return 0.0
+        seconds = np.zeros(len(tokens))
+        for track in self._engines():
+            mine, active = [s.track == track for s in self.requests], self._active(track)
+            begin, end = (np.array([getattr(s, name) for s in self.requests])[mine] for name in ("start", "end"))
+            seconds[mine] = active(end) - active(begin)
+        slope, first = np.polyfit(tokens, seconds, 1, w=np.sqrt(counts))
+        return float(max(first, 0.0) / max(slope, first / (MOST_PROMPT * mean))) if first > 0.0 else 0.0
 
     def turns(self) -> Draw:
         """Returns what draws the replies of an attempt: those that were, or where no attempt says, their mean."""
@@ -215,21 +261,22 @@ class _Flight:
 
     def _all_levels(self) -> tuple[np.ndarray, ...]:
         """Returns `_levels` of all engines, one after the other."""
-        found = [self._levels(track) for track in sorted({s.track for s in self.requests})]
+        found = [self._levels(track) for track in self._engines()]
         return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     def _levels(self, track: str) -> tuple[np.ndarray, ...]:
         """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine.
 
-        Counted are seconds in which it could sample: not those in which it computes nothing because replies and
-        requests wait for the event loop. An engine that does not say when it computes does so at any time.
+        A request counts as many tokens as if all had taken the same time for each: with a share for its prompt.
         """
         mine = [s for s in self.requests if s.track == track]
-        computing = [s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING]
-        active = _without(self._stops | (self._loop - _cover(computing)) if computing else self._stops)
+        active = self._active(track)
         counts = np.array([s.count for s in mine], np.float64)
         begin, end = (np.array([getattr(s, n) for s in mine]) for n in ("start", "end"))
-        each = counts * np.array([s.args["tokens"] for s in mine]) / np.maximum(active(end) - active(begin), 1e-6)
+        tokens = np.array([s.args["tokens"] for s in mine])
+        mean = np.average(tokens, weights=counts)
+        tokens = (tokens + self.prompt_cost) * mean / (mean + self.prompt_cost)
+        each = counts * tokens / np.maximum(active(end) - active(begin), 1e-6)
         order = np.argsort(np.concatenate([begin, end]), kind="stable")
         times = np.concatenate([begin, end])[order]
         in_flight = np.cumsum(np.concatenate([counts, -counts])[order])[:-1]

@@ -33,7 +33,7 @@ class _Running:
     Attributes:
         request: the request.
         done: its completion.
-        began, due: `SimulatedEngine._sampled` when it began, and when it will have its last token.
+        began, due: `SimulatedEngine._sampled` when its prompt is read, and when it will have its last token.
     """
 
     request: GenerateRequest
@@ -44,15 +44,18 @@ class _Running:
 
 class SimulatedEngine:
     """Samples for each running request an equal share of the tokens that ``rate`` gives, and as many for each as its
-    budget says. Slots, ``min_version``, aborts and updates behave as `sidecar.protocol.Engine` says; an update takes
-    ``load_seconds``, in which nothing is sampled.
+    budget says, after ``prompt_cost`` tokens that nobody gets. Slots, ``min_version``, aborts and updates behave as
+    `sidecar.protocol.Engine` says; an update takes ``load_seconds``, in which nothing is sampled.
     """
 
-    def __init__(self, rate: Rate, slots: int, load_seconds: float = 0.0, pace: Pace = even) -> None:
+    def __init__(
+        self, rate: Rate, slots: int, load_seconds: float = 0.0, pace: Pace = even, prompt_cost: float = 0.0
+    ) -> None:
         self._full_rate = rate
         self._pace = pace
         self._slots = slots
         self._load_seconds = load_seconds
+        self._prompt_cost = prompt_cost
         self._lineage = -1
         self._halted = 0
         self._sampled, self._at = 0.0, 0.0  # tokens that each request has got that ran all the time, and until when
@@ -86,7 +89,8 @@ class SimulatedEngine:
         wanted = set(request_ids)
         found = [self._running[name] for name in request_ids if name in self._running]
         for entry in [*found, *(entry for *_, entry in self._waiting if entry.request.id in wanted)]:
-            made = min(int(self._sampled - entry.began + ROUNDING), entry.request.sampling.max_new_tokens - 1)
+            made = int(self._sampled - entry.began + ROUNDING)
+            made = max(min(made, entry.request.sampling.max_new_tokens - 1), 0)
             if not entry.done.done():  # its caller was cancelled in this very moment
                 entry.done.set_result(self._completion(entry, made if entry.due else 0, "abort"))
             self._remove(entry)
@@ -147,14 +151,14 @@ class SimulatedEngine:
         return self._versions[-1][1] if self._versions else -1
 
     def _begin(self, entry: _Running) -> None:
-        entry.began = self._sampled
-        entry.due = entry.began + self._work(entry.request)
+        entry.due = self._sampled + self._work(entry.request)
+        entry.began = entry.due - entry.request.sampling.max_new_tokens
         self._running[entry.request.id] = entry
         heapq.heappush(self._queue, (entry.due, next(self._serial), entry))
 
     def _work(self, request: GenerateRequest) -> float:
         """Returns what a request takes that begins, in tokens."""
-        return request.sampling.max_new_tokens
+        return self._prompt_cost + request.sampling.max_new_tokens
 
     def _admit(self) -> None:
         """Begins requests that wait, the most urgent first, past those that want a newer version."""

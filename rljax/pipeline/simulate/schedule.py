@@ -56,6 +56,7 @@ class Schedule:
         capacity: attempts that the explorer has under way at most.
         redundancy: members that a group begins with beyond its size.
         load_seconds: that an engine stands still to load a version.
+        prompt_cost: tokens that a request could sample in the time of its prompt.
         publish_seconds: that the learner takes for a version.
         announce_seconds: until it is announced after that, beside the next step.
         between_seconds: of the learner in each step for what is neither.
@@ -66,7 +67,7 @@ class Schedule:
         held_out: tasks of a validation.
         validate: versions that are validated.
         make_engine: makes the engine of a number where they are not all alike; None: each of ``rate``, ``slots``,
-            ``load_seconds`` and ``pace``.
+            ``load_seconds``, ``prompt_cost`` and ``pace``.
     """
 
     spec: RunSpec
@@ -78,6 +79,7 @@ class Schedule:
     capacity: int = 10**6
     redundancy: int = 0
     load_seconds: float = 0.0
+    prompt_cost: float = 0.0
     publish_seconds: float = 0.0
     announce_seconds: float = 0.0
     between_seconds: float = 0.0
@@ -172,7 +174,7 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
 def _engine(schedule: Schedule, index: int) -> SimulatedEngine:
     if schedule.make_engine is not None:
         return schedule.make_engine(index)
-    return SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds, schedule.pace)
+    return SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds, schedule.pace, schedule.prompt_cost)
 
 
 class _TimedLedger(AsyncDatabase):

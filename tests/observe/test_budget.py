@@ -72,6 +72,7 @@ def test_a_cover_is_a_set_of_times(
     one: list[tuple[int, int]], other: list[tuple[int, int]], cuts: list[tuple[int, int]]
 ) -> None:
     assert (Cover(one) & Cover(other)).within(cuts) == pytest.approx(len(ticks(one) & ticks(other) & ticks(cuts)))
+    assert (Cover(one) - Cover(other)).within(cuts) == pytest.approx(len((ticks(one) - ticks(other)) & ticks(cuts)))
     both = Cover(one) | Cover(other)
     assert both.within(cuts) == pytest.approx(len((ticks(one) | ticks(other)) & ticks(cuts)))
     assert ticks([(int(a), int(b)) for a, b in both.intervals()]) == ticks(one) | ticks(other)

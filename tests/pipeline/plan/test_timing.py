@@ -215,6 +215,54 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     assert (found.fact.staleness, found.fact.most) == (0.5, 1)
 
 
+def test_what_the_event_loop_and_the_ledger_take_is_not_the_engines(tmp_path: Path) -> None:
+    """Of each 10 s: a load until 1, of which the engine computes half; it computes until 6; replies are taken at 6.5;
+    environments take 2 s, in which the loop is as busy as otherwise.
+    """
+    run = tmp_path / "run"
+    write_run(run, config_with(), trace=False)
+    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
+    for step in range(16):
+        since = 1e9 + 10.0 * step
+        written.span("explorer · versions", f"load version {step}", since, since + 1.0)
+        written.span("explorer engine 0 · computation", "receive", since, since + 0.5)
+        written.span("explorer engine 0 · computation", "decode", since + 0.5, since + 6.0)
+        for begin, end in ((3.0, 4.0), (6.0, 6.5), (7.0, 7.375)):
+            written.span("explorer · loop", "Python", since + begin, since + end)
+        written.span("explorer · ledger", "transactions", since + 9.0, since + 9.5)
+        for member in range(4):
+            name = f"sums/{step}/{member}"
+            written.in_flight("explorer engine 0 · requests", name, since, since + 6.5, tokens=80)
+            written.in_flight("explorer · attempts", name, since, since + 8.5, reward=1.0, tokens=80, turns=3)
+    written.close()
+    figures = measured(str(run)).figures
+    assert figures.engine_speeds == ((pytest.approx(4.0), pytest.approx(320 / 5.5)),)
+    assert figures.load_seconds == pytest.approx(0.5)
+    assert figures.explorer_seconds == pytest.approx(1.875 / 4)
+    assert figures.ledger_seconds == pytest.approx(0.5)
+    assert figures.environment_seconds(random.Random(0)) == pytest.approx(2.0)
+    assert figures.turns(random.Random(0)) == 3
+    assert figures.prompt_cost == 0.0  # all replies are of one length
+
+
+def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -> None:
+    """Two requests at a time: of 10 tokens in 3 s and of 30 in 5, so 2 s and a tenth of a second for each token."""
+    run = tmp_path / "run"
+    write_run(run, config_with(), trace=False)
+    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
+    for number in range(16 * 2):
+        since = 1e9 + 5.0 * number
+        for tokens, seconds in ((10, 3.0), (30, 5.0)):
+            written.in_flight(
+                "explorer engine 0 · requests", f"{number}/{tokens}", since, since + seconds, tokens=tokens
+            )
+    written.close()
+    figures = measured(str(run)).figures
+    assert figures.prompt_cost == pytest.approx(20.0)
+    one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
+    assert (one, two) == ((pytest.approx(1.0), pytest.approx(5.0)), (pytest.approx(2.0), pytest.approx(10.0)))
+
+
 def test_speeds_are_those_of_what_is_in_flight_wherever_it_began(tmp_path: Path) -> None:
     """Eight requests of 1600 tokens at a time, always, each of 16 s, of steps of 10 s of which every other is odd: 100
     tokens a second each, whatever is counted.

@@ -176,3 +176,32 @@ def test_a_caller_that_leaves_frees_its_slot() -> None:
         assert loop.time() == pytest.approx(12.0)
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize(("at", "old"), [(1.0, 0), (3.5, 3), (3.75, 4)])
+def test_a_version_that_comes_after_the_prompt_has_the_tokens_from_there(at: float, old: int) -> None:
+    """The prompt takes 4 tokens of 0.5 s; a token that was begun keeps its version."""
+
+    async def main(loop: VirtualLoop) -> None:
+        engine = SimulatedEngine(lambda running: 2.0 * running, 4, prompt_cost=4.0)
+        await engine.update_weights(WeightUpdate(0, 1, ""))
+        asked = asyncio.ensure_future(engine.generate(request("one", 10)))
+        await asyncio.sleep(at)
+        await engine.update_weights(WeightUpdate(1, 1, ""))
+        versions = (await asked).versions.tolist()
+        assert loop.time() == pytest.approx(7.0)
+        assert versions == [0] * old + [1] * (10 - old)
+
+    run_virtual(main)
+
+
+def test_a_request_that_is_cut_short_in_its_prompt_has_no_token() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        engine = SimulatedEngine(lambda running: 2.0 * running, 4, prompt_cost=4.0)
+        asked = asyncio.ensure_future(engine.generate(request("one", 10)))
+        await asyncio.sleep(1.0)
+        await engine.abort(["one"])
+        found = await asked
+        assert (found.finish_reason, len(found.versions)) == ("abort", 0)
+
+    run_virtual(main)

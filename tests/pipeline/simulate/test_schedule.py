@@ -85,6 +85,22 @@ def test_environments_take_their_time_between_turns() -> None:
     assert seconds_a_step(simulate(turns)) == pytest.approx([1.0 + 3 * (5.0 + 4.0) + 3.0 + 0.5] * 6)
 
 
+def test_the_explorers_event_loop_serves_one_attempt_after_the_other() -> None:
+    """The eighth request goes out after 8 halves of 0.1 s, is answered 5 s later, and its reply is the last."""
+    busy = replace(PLAIN, attempts=replace(PLAIN.attempts, explorer_seconds=0.1))
+    assert seconds_a_step(simulate(busy)) == pytest.approx([0.4 + 5.0 + 0.05 + 3.0 + 0.5] * 6)
+
+
+def test_the_ledger_serves_one_group_after_the_other() -> None:
+    """Both groups are claimed in one call, and end together."""
+    slow = replace(PLAIN, ledger_seconds=0.4)
+    assert seconds_a_step(simulate(slow)) == pytest.approx([2 * 0.2 + 5.0 + 2 * 0.2 + 3.0 + 0.5] * 6)
+
+
+def test_a_prompt_takes_the_time_of_some_tokens() -> None:
+    assert seconds_a_step(simulate(replace(PLAIN, prompt_cost=4.0))) == pytest.approx([7.0 + 3.0 + 0.5] * 6)
+
+
 def test_groups_that_a_filter_rejects_are_made_again() -> None:
     outcome = simulate(replace(PLAIN, filtered=0.5))
     assert sum(outcome.audit["filtered"].values()) == pytest.approx(12, abs=2)

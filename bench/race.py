@@ -371,6 +371,8 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
 def made(options: argparse.Namespace, case: Mapping[str, Any], root: Path) -> dict[str, Any]:
     """Makes a run; returns it, its machine, and TRL's rows at a time: those of its other seeds, or the fastest."""
     keys, place = [*case["keys"], f"seed={case['seed']}"], root / f"{case['side']}-{case['seed']}"
+    if place.exists():  # rljax would go on with it
+        raise SystemExit(f"{place}: a run that is no line of --rows left this; delete it, or give another --keep")
     batch: int | None = None
     if case["side"] == "trl":
         python = make_venv(options.venv.absolute())

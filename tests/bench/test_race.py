@@ -112,3 +112,11 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
     ]
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [Run.of(row["run"]).cpu_seconds for row in rows] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_an_unfinished_run_left_is_neither_gone_on_with_nor_deleted(tmp_path: Path) -> None:
+    (tmp_path / "rljax-0").mkdir()
+    options = argparse.Namespace(seeds=[0], sides=["rljax"], rows=tmp_path / "rows.jsonl", cold=False, eval_steps=5)
+    with pytest.raises(SystemExit, match=r"rljax-0: a run that is no line of --rows left this; delete it"):
+        race(options, ("max_steps=2",), tmp_path)
+    assert (tmp_path / "rljax-0").is_dir()

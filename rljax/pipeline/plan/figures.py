@@ -16,7 +16,9 @@ from rljax.pipeline.simulate.engine import Rate
 from rljax.pipeline.simulate.workload import Draw, constant, lognormal, normal
 
 Speeds = tuple[tuple[float, float], ...]
-"""Pairs of requests that an engine runs, rising, and the tokens that it samples in a second then."""
+"""Pairs of requests that an engine runs, rising, and what it does in a second then: tokens that it samples, and
+the cost of each prompt in tokens.
+"""
 
 
 Unevenness = tuple[tuple[float, float], ...]
@@ -33,12 +35,13 @@ class Figures:
         learner_devices: on so many devices.
         engine_speeds: of one engine.
         prompt_tokens: tokens of an attempt that are trained with it and not sampled.
-        prompt_cost: tokens that a request could sample in the time of its prompt; it is part of the speeds.
+        prompt_cost: tokens that a request could sample in the time of its prompt.
         reply_tokens: the mean length of a reply.
         replies: draws the length of one.
         turns: draws the replies of an attempt.
         environment_seconds: draws the seconds behind a reply.
-        publish_seconds, load_seconds: of the learner and of an engine for a version.
+        publish_seconds: of the learner for a version.
+        load_seconds, read_seconds: in which an engine stands still for a version, and before it reads it and samples.
         announce_seconds: from there until it is announced, beside the learner's next step.
         between_seconds: of the learner in a step for what is neither training nor publishing.
         explorer_seconds: of the explorer's event loop for a reply; other attempts wait meanwhile.
@@ -60,6 +63,7 @@ class Figures:
     learner_devices: int
     announce_seconds: float = 0.0
     prompt_cost: float = 0.0
+    read_seconds: float = 0.0
     between_seconds: float = 0.0
     explorer_seconds: float = 0.0
     ledger_seconds: float = 0.0
@@ -115,7 +119,7 @@ def with_given(config: Config, figures: Figures) -> Figures:
         found = replace(found, learner_speed=plan.learner_tokens_per_second, learner_devices=size)
     if plan.engine_tokens_per_second is not None:
         speeds = engine_speeds(plan.engine_tokens_per_second, config.sidecar.max_concurrency)
-        found = replace(found, engine_speeds=speeds)
+        found = replace(found, engine_speeds=speeds, prompt_cost=0.0)  # of what is given it is part
     if plan.prompt_tokens is not None:
         found = replace(found, prompt_tokens=plan.prompt_tokens)
     if plan.response_tokens is not None:
@@ -131,7 +135,7 @@ def with_given(config: Config, figures: Figures) -> Figures:
         own, later = (0.0, plan.publish_seconds) if beside else (plan.publish_seconds, 0.0)
         found = replace(found, publish_seconds=own, announce_seconds=later)
     if plan.load_seconds is not None:
-        found = replace(found, load_seconds=plan.load_seconds)
+        found = replace(found, load_seconds=plan.load_seconds, read_seconds=0.0)
     return found
 
 

@@ -21,6 +21,8 @@ from rljax.pipeline.simulate.workload import Draw, constant, observed
 
 LEAST_STEPS = 4
 """Steps from which means are taken, at least."""
+ONE_REQUEST = 1.02
+"""Requests for a reply, on average, up to which each reply is taken to be one request."""
 LEAST_SPREAD = 0.1
 """Share of the mean length by which lengths differ where they tell what a prompt costs."""
 MOST_PROMPT = 100.0
@@ -30,7 +32,7 @@ LEVELS = 4
 
 
 _REQUESTS, _COMPUTATION, _LOOP = " · requests", " · computation", " · loop"
-_SAMPLING = ("prefill", "decode", "step")
+_SAMPLING = ("prefill", "reread", "decode", "step")
 """Names of the spans of an engine that computes tokens."""
 _NAMES = ("time/step", "time/train", "tokens/all", "tokens/sampled", "staleness/mean")
 """Of a step that samples and trains."""
@@ -113,41 +115,47 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     spans = [span for span in spans if span.end > begin and span.start < end]
     waited = Cover((s.start, s.end) for s in spans if s.name == BEFORE).within(windows)  # that is none of its work
     publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)
-    flight = _Flight(spans)
+    flight = _Flight(spans, windows, config.sidecar.max_concurrency)
     asked = flight.requests
     lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked])
     reply = float(lengths.mean())
     learner_speed = _mean(rows, "tokens/all") / train
     trained = [row["time/train"] / row["tokens/all"] * learner_speed for row in rows]
-    speeds = flight.speeds(config.sidecar.max_concurrency, windows)
+    speeds = flight.speeds()
+    load_seconds, halt_seconds = flight.load_seconds()
     return Figures(
         learner_speed=learner_speed,
         learner_devices=config.learner.mesh.size,
-        unevenness=tuple(zip(trained, flight.slowness(speeds, windows), strict=True)),
+        unevenness=tuple(zip(trained, flight.slowness(speeds), strict=True)),
         engine_speeds=speeds,
         prompt_tokens=(_mean(rows, "tokens/all") - sampled) / attempts,
         prompt_cost=flight.prompt_cost,
         reply_tokens=reply,
         replies=observed(lengths),
         turns=flight.turns(),
-        environment_seconds=constant(flight.environment_seconds(windows)),
+        environment_seconds=constant(flight.environment_seconds()),
         publish_seconds=publish,
         announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
-        load_seconds=flight.load_seconds(),
+        load_seconds=halt_seconds,
+        read_seconds=load_seconds - halt_seconds,
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
-        explorer_seconds=flight.explorer_seconds(windows),
-        ledger_seconds=flight.ledger_seconds(windows) * config.group_size,
+        explorer_seconds=flight.explorer_seconds(),
+        ledger_seconds=flight.ledger_seconds() * config.group_size,
         filtered=filtered / (filtered + config.groups_per_batch) if filtered else 0.0,
     )
 
 
 class _Flight:
-    """Requests and attempts in flight, in the time in which engines sample: without loads and validations."""
+    """Requests and attempts in flight, in the time in which engines sample: without loads and validations.
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    What is measured is measured in ``windows``; an engine runs at most ``slots`` requests at once.
+    """
+
+    def __init__(self, spans: Sequence[Span], windows: Sequence[Window], slots: int) -> None:
         self._tracks: dict[str, list[Span]] = defaultdict(list)
         for span in spans:
             self._tracks[span.track].append(span)
+        self._windows, self._slots = windows, slots
         self._versions = [s for s in spans if s.track.endswith(" · versions")]
         self._stops = _cover(self._versions)
         self._loop = _cover(s for s in spans if s.track.endswith(_LOOP))
@@ -161,69 +169,52 @@ class _Flight:
         self.attempts = trained(" · attempts")
         self.prompt_cost = self._prompt_cost()
 
-    def load_seconds(self) -> float:
-        """Returns the seconds of a load in which an engine computes nothing."""
+    def load_seconds(self) -> tuple[float, float]:
+        """Returns the seconds of a load, and those of them in which an engine computes nothing."""
         loads = [(s.start, s.end) for s in self._versions if s.name.startswith("load ")]
-        engines = [self._computing(track) for track in self._engines()]
-        idle = [end - begin - computing.within([(begin, end)]) for computing in engines for begin, end in loads]
-        return float(np.median(idle)) if idle else 0.0
-
-    def _engines(self) -> list[str]:
-        """Returns the tracks of their requests."""
-        return sorted({s.track for s in self.requests})
-
-    def _computing(self, track: str) -> Cover:
-        """Returns when the engine of these requests computed; never, of one that does not say."""
-        return _cover(s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING)
-
-    def _active(self, track: str) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns what gives the seconds until some times in which an engine could sample: not those in which it
-        computes nothing since a version is loaded, or since replies and requests wait for the event loop. One that
-        does not say when it computes waits for loads alone.
-        """
-        computing = self._computing(track)
-        return _without((self._stops | self._loop) - computing if computing.intervals() else self._stops)
-
-    def _prompt_cost(self) -> float:
-        """Returns the tokens that a request could sample in the time that it takes longer than by its tokens, by the
-        line through all of them.
-        """
-        tokens = np.array([s.args["tokens"] for s in self.requests])
-        counts = np.array([s.count for s in self.requests])
-        mean = np.average(tokens, weights=counts)
-        if np.average((tokens - mean) ** 2, weights=counts) ** 0.5 < LEAST_SPREAD * mean:
-            return 0.0
-        seconds = np.zeros(len(tokens))
-        for track in self._engines():
-            mine, active = [s.track == track for s in self.requests], self._active(track)
-            begin, end = (np.array([getattr(s, name) for s in self.requests])[mine] for name in ("start", "end"))
-            seconds[mine] = active(end) - active(begin)
-        slope, first = np.polyfit(tokens, seconds, 1, w=np.sqrt(counts))
-        return float(max(first, 0.0) / max(slope, first / (MOST_PROMPT * mean))) if first > 0.0 else 0.0
+        known = [(self._computing(track), self._says_since(track)) for track in self._engines()]
+        idle = [
+            (end - begin, end - begin - computing.within([(begin, end)]))
+            for computing, since in known
+            for begin, end in loads
+            if begin >= since
+        ]
+        whole, halted = np.median(idle or [(0.0, 0.0)], axis=0)
+        return float(whole), float(halted)
 
     def turns(self) -> Draw:
-        """Returns what draws the replies of an attempt: those that were, or where no attempt says, their mean."""
+        """Returns what draws the replies of an attempt: those that were; where no attempt says, or replies were made in
+        several requests, as after an abort, the mean number of requests.
+        """
         said = [s for s in self.attempts if "turns" in s.args]
-        if said:
-            return observed(np.repeat([s.args["turns"] for s in said], [s.count for s in said]))
-        attempts = sum(s.count for s in self.attempts)
-        return between(max(sum(s.count for s in self.requests) / max(attempts, 1), 1.0))
+        counts = [s.count for s in said]
+        asked, replies = sum(s.count for s in self.requests), sum(s.count * s.args["turns"] for s in said)
+        if said and asked <= ONE_REQUEST * replies:
+            return observed(np.repeat([s.args["turns"] for s in said], counts))
+        return between(max(asked / max(sum(s.count for s in self.attempts), 1), 1.0))
 
-    def explorer_seconds(self, windows: Sequence[Window]) -> float:
+    def explorer_seconds(self) -> float:
         """Returns the seconds for which a reply has its explorer's event loop: others wait meanwhile."""
-        return self._each(_LOOP, self.requests, windows)
+        return self._each(_LOOP, self.requests)
 
-    def ledger_seconds(self, windows: Sequence[Window]) -> float:
+    def ledger_seconds(self) -> float:
         """Returns the seconds for which an attempt has its explorer's ledger: others wait meanwhile."""
-        return self._each(" · ledger", self.attempts, windows)
+        return self._each(" · ledger", self.attempts)
 
-    def _each(self, suffix: str, spans: Sequence[Span], windows: Sequence[Window]) -> float:
-        """Returns the seconds of a track of an explorer, on average, for each of the spans that end in the windows."""
-        covered = [_cover(found).within(windows) for track, found in self._tracks.items() if track.endswith(suffix)]
-        ended = sum(s.count for s in spans if any(begin <= s.end < end for begin, end in windows))
-        return sum(covered) / len(covered) / max(ended, 1) if covered else 0.0
+    def _each(self, suffix: str, spans: Sequence[Span]) -> float:
+        """Returns the seconds of an explorer's track for each of the spans that end in the windows, in those of which
+        the trace still has it.
+        """
+        tracks = [found for track, found in self._tracks.items() if track.endswith(suffix)]
+        windows = self._since(max((found[0].start for found in tracks), default=np.inf))
+        covered = sum(_cover(found).within(windows) for found in tracks)
+        ended = sum(s.count for s in spans if _inside(s.end, windows))
+        return covered / ended if ended else 0.0
 
-    def environment_seconds(self, windows: Sequence[Window]) -> float:
+    def _since(self, start: float) -> list[Window]:
+        return [window for window in self._windows if window[0] >= start]
+
+    def environment_seconds(self) -> float:
         """Returns the seconds behind a reply in which an attempt waits neither for an engine nor for the event loop.
 
         Where the loop is busy an attempt may wait for it, or for an environment beside it: these go on at any time,
@@ -232,20 +223,80 @@ class _Flight:
         if not self.attempts:
             return 0.0
         asked = sum(s.count for s in self.requests)
-        busy = self._loop.within(windows) / sum(end - begin for begin, end in windows)
+        windows = self._since(min((s.start for s in self._loop_spans()), default=np.inf))
+        seconds = sum(end - begin for begin, end in windows)
+        busy = self._loop.within(windows) / seconds if windows else 0.0
         idle = _without(self._stops | self._loop)
         outside = _seconds(self.attempts, idle) - _seconds(self.requests, idle)
         return max(0.0, outside) / asked / max(1.0 - busy, 0.01)
 
-    def speeds(self, slots: int, windows: Sequence[Window]) -> Speeds:
-        """Returns the tokens a second of an engine at several levels of the requests that it runs in the windows."""
+    def _loop_spans(self) -> list[Span]:
+        return [s for track, found in self._tracks.items() if track.endswith(_LOOP) for s in found]
+
+    def _engines(self) -> list[str]:
+        """Returns the tracks of their requests."""
+        return sorted({s.track for s in self.requests})
+
+    def _sampling(self, track: str) -> list[Span]:
+        """Returns when the engine of these requests computed; nothing, of one that does not say."""
+        return [s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING]
+
+    def _computing(self, track: str) -> Cover:
+        return _cover(self._sampling(track))
+
+    def _says_since(self, track: str) -> float:
+        """Returns since when an engine says when it computes: a trace keeps its newest events. -inf: it never does."""
+        return min((s.start for s in self._sampling(track)), default=-np.inf)
+
+    def _active(self, track: str) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns what gives the seconds until some times in which an engine could sample: not those in which it
+        computes nothing since a version is loaded, or since replies and requests wait for the event loop. One that
+        does not say when it computes waits for loads alone.
+        """
+        computing, since = self._computing(track), self._says_since(track)
+        if since == -np.inf:
+            return _without(self._stops)
+        before, after = Cover([(-np.inf, since)]), Cover([(since, np.inf)])
+        return _without((self._stops & before) | ((self._stops | self._loop) & after) - computing)
+
+    def _prompt_cost(self) -> float:
+        """Returns the tokens that a request could sample in the time that it takes longer than by its tokens, by the
+        line through those in the windows that had a slot at once.
+        """
+        tokens, seconds, counts = (
+            np.concatenate(found) for found in zip(*map(self._served, self._engines()), strict=True)
+        )
+        if not len(tokens):
+            return 0.0
+        mean = np.average(tokens, weights=counts)
+        if np.average((tokens - mean) ** 2, weights=counts) ** 0.5 < LEAST_SPREAD * mean:
+            return 0.0
+        slope, first = np.polyfit(tokens, seconds, 1, w=np.sqrt(counts))
+        return float(first / max(slope, first / (MOST_PROMPT * mean))) if first > 0.0 else 0.0
+
+    def _served(self, track: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns tokens, seconds and number of the requests of an engine that did not wait for a slot."""
+        mine, active = [s for s in self.requests if s.track == track], self._active(track)
+        begins, ends = (np.array([getattr(s, name) for s in mine]) for name in ("start", "end"))
+        counts = np.array([s.count for s in mine], np.float64)
+        tokens = np.array([s.args["tokens"] for s in mine], np.float64)
+        order = np.argsort(ends)
+        ended = np.concatenate([[0.0], np.cumsum(counts[order])])[np.searchsorted(ends[order], begins, side="right")]
+        started = np.cumsum(counts[np.argsort(begins, kind="stable")])
+        there = started[np.searchsorted(np.sort(begins), begins, side="right") - 1] - ended
+        counted = np.array([_inside(s.start, self._windows) and _inside(s.end, self._windows) for s in mine])
+        whole = counted & (there <= self._slots) & (tokens > 0)
+        return tokens[whole], (active(ends) - active(begins))[whole], counts[whole]
+
+    def speeds(self) -> Speeds:
+        """Returns what an engine does in a second at several levels of the requests that it runs in the windows."""
         running, rates, seconds, starts = self._all_levels()
-        begins, ends = np.array(windows).T
+        begins, ends = np.array(self._windows).T
         place = np.searchsorted(begins, starts, side="right") - 1
         mine = (place >= 0) & (starts < ends[place])
-        return _binned(np.minimum(running, slots)[mine], rates[mine], seconds[mine])
+        return _binned(np.minimum(running, self._slots)[mine], rates[mine], seconds[mine])
 
-    def slowness(self, speeds: Speeds, windows: Sequence[Window]) -> list[float]:
+    def slowness(self, speeds: Speeds) -> list[float]:
         """Returns by how much longer than at these speeds the engines took in each of the windows; 1 where nothing
         ran.
         """
@@ -253,7 +304,7 @@ class _Flight:
         rate = rate_of(speeds)
         expected = np.array([rate(int(n)) for n in np.round(running)]) * seconds
         found = []
-        for begin, end in windows:
+        for begin, end in self._windows:
             mine = (starts >= begin) & (starts < end) & (running > 0.5)
             made = float((rates * seconds)[mine].sum())
             found.append(float(expected[mine].sum()) / made if made else 1.0)
@@ -265,23 +316,23 @@ class _Flight:
         return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     def _levels(self, track: str) -> tuple[np.ndarray, ...]:
-        """Returns requests in flight, tokens a second, seconds and start of what is between two events of an engine.
-
-        A request counts as many tokens as if all had taken the same time for each: with a share for its prompt.
+        """Returns requests in flight, work a second, seconds and start of what is between two events of an engine.
+        Work is tokens, with the cost of each prompt.
         """
-        mine = [s for s in self.requests if s.track == track]
-        active = self._active(track)
+        mine, active = [s for s in self.requests if s.track == track], self._active(track)
         counts = np.array([s.count for s in mine], np.float64)
         begin, end = (np.array([getattr(s, n) for s in mine]) for n in ("start", "end"))
-        tokens = np.array([s.args["tokens"] for s in mine])
-        mean = np.average(tokens, weights=counts)
-        tokens = (tokens + self.prompt_cost) * mean / (mean + self.prompt_cost)
-        each = counts * tokens / np.maximum(active(end) - active(begin), 1e-6)
+        work = counts * (np.array([s.args["tokens"] for s in mine]) + self.prompt_cost)
+        each = work / np.maximum(active(end) - active(begin), 1e-6)
         order = np.argsort(np.concatenate([begin, end]), kind="stable")
         times = np.concatenate([begin, end])[order]
         in_flight = np.cumsum(np.concatenate([counts, -counts])[order])[:-1]
         rates = np.cumsum(np.concatenate([each, -each])[order])[:-1]
         return in_flight, rates, np.diff(active(times)), times[:-1]
+
+
+def _inside(time: float, windows: Sequence[Window]) -> bool:
+    return any(begin <= time < end for begin, end in windows)
 
 
 def _cover(spans: Iterable[Span]) -> Cover:
@@ -299,13 +350,15 @@ def _seconds(spans: Sequence[Span], active: Callable[[np.ndarray], np.ndarray]) 
 
 
 def _binned(running: np.ndarray, rates: np.ndarray, seconds: np.ndarray) -> Speeds:
-    """Returns mean speeds at up to `LEVELS` levels of concurrency, each of which has the same time."""
+    """Returns mean speeds at up to `LEVELS` levels of concurrency, each of which has about the same time."""
     works = (running > 0.5) & (seconds > 0) & (rates > 0)
     order = np.argsort(running[works], kind="stable")
     running, rates, seconds = running[works][order], rates[works][order], seconds[works][order]
     if not len(running):
         return ()
-    level = np.minimum((np.cumsum(seconds) - seconds / 2) / seconds.sum() * LEVELS, LEVELS - 1).astype(int)
+    spent = np.cumsum(seconds) - seconds / 2
+    edges = running[np.searchsorted(spent, spent[-1] * np.arange(1, LEVELS) / LEVELS)]
+    level = np.searchsorted(edges, running)  # as many requests are one level
     found: dict[float, float] = {}
     for index in np.unique(level):
         mine = level == index

@@ -45,11 +45,12 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
     """Yields what was measured in a run, and what is predicted by that and was in fact."""
     figures = run.figures
     announced = figures.publish_seconds + figures.announce_seconds
-    speeds = ", ".join(f"{speed:,.0f} at {count:.0f}" for count, speed in figures.engine_speeds)
+    sampled = figures.reply_tokens / (figures.reply_tokens + figures.prompt_cost)
+    speeds = ", ".join(f"{speed * sampled:,.0f} at {count:.0f}" for count, speed in figures.engine_speeds)
     yield (
         f"measured {config.plan.from_run}, {run.counted} of {run.steps} steps: learner {figures.learner_speed:,.0f} "
         f"tokens/s; an engine {speeds} requests; a version announced in {announced:.3g} s, loaded in "
-        f"{figures.load_seconds:.3g} s"
+        f"{figures.load_seconds + figures.read_seconds:.3g} s, {figures.load_seconds:.3g} of them without sampling"
     )
     split = Split((), replace(run.config, plan=config.plan))
     predicted, fact = timed(split, figures), run.fact

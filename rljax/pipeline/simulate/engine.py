@@ -45,17 +45,25 @@ class _Running:
 class SimulatedEngine:
     """Samples for each running request an equal share of the tokens that ``rate`` gives, and as many for each as its
     budget says, after ``prompt_cost`` tokens that nobody gets. Slots, ``min_version``, aborts and updates behave as
-    `sidecar.protocol.Engine` says; an update takes ``load_seconds``, in which nothing is sampled.
+    `sidecar.protocol.Engine` says; an update takes ``read_seconds``, and then
+    ``load_seconds`` in which nothing is sampled.
     """
 
     def __init__(
-        self, rate: Rate, slots: int, load_seconds: float = 0.0, pace: Pace = even, prompt_cost: float = 0.0
+        self,
+        rate: Rate,
+        slots: int,
+        load_seconds: float = 0.0,
+        pace: Pace = even,
+        prompt_cost: float = 0.0,
+        read_seconds: float = 0.0,
     ) -> None:
         self._full_rate = rate
         self._pace = pace
         self._slots = slots
         self._load_seconds = load_seconds
         self._prompt_cost = prompt_cost
+        self._read_seconds = read_seconds
         self._lineage = -1
         self._halted = 0
         self._sampled, self._at = 0.0, 0.0  # tokens that each request has got that ran all the time, and until when
@@ -101,6 +109,8 @@ class SimulatedEngine:
 
     async def update_weights(self, update: WeightUpdate) -> None:
         """Implements `Engine.update_weights`, in flight."""
+        if self._read_seconds > 0.0:
+            await asyncio.sleep(self._read_seconds)
         await self.pause(PauseMode.KEEP)
         await asyncio.sleep(self._load_seconds)
         self._versions.append((self._sampled, update.version))

@@ -55,7 +55,8 @@ class Schedule:
         engines, slots: number of engines, and the requests that each runs at once.
         capacity: attempts that the explorer has under way at most.
         redundancy: members that a group begins with beyond its size.
-        load_seconds: that an engine stands still to load a version.
+        read_seconds: that an engine reads a version beside its sampling.
+        load_seconds: that it stands still then to load it.
         prompt_cost: tokens that a request could sample in the time of its prompt.
         publish_seconds: that the learner takes for a version.
         announce_seconds: until it is announced after that, beside the next step.
@@ -67,7 +68,7 @@ class Schedule:
         held_out: tasks of a validation.
         validate: versions that are validated.
         make_engine: makes the engine of a number where they are not all alike; None: each of ``rate``, ``slots``,
-            ``load_seconds``, ``prompt_cost`` and ``pace``.
+            ``load_seconds``, ``pace``, ``prompt_cost`` and ``read_seconds``.
     """
 
     spec: RunSpec
@@ -79,6 +80,7 @@ class Schedule:
     capacity: int = 10**6
     redundancy: int = 0
     load_seconds: float = 0.0
+    read_seconds: float = 0.0
     prompt_cost: float = 0.0
     publish_seconds: float = 0.0
     announce_seconds: float = 0.0
@@ -174,7 +176,14 @@ async def _run(schedule: Schedule, loop: VirtualLoop, directory: Path) -> Outcom
 def _engine(schedule: Schedule, index: int) -> SimulatedEngine:
     if schedule.make_engine is not None:
         return schedule.make_engine(index)
-    return SimulatedEngine(schedule.rate, schedule.slots, schedule.load_seconds, schedule.pace, schedule.prompt_cost)
+    return SimulatedEngine(
+        schedule.rate,
+        schedule.slots,
+        schedule.load_seconds,
+        schedule.pace,
+        schedule.prompt_cost,
+        schedule.read_seconds,
+    )
 
 
 class _TimedLedger(AsyncDatabase):

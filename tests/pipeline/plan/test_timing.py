@@ -237,7 +237,7 @@ def test_what_the_event_loop_and_the_ledger_take_is_not_the_engines(tmp_path: Pa
     written.close()
     figures = measured(str(run)).figures
     assert figures.engine_speeds == ((pytest.approx(4.0), pytest.approx(320 / 5.5)),)
-    assert figures.load_seconds == pytest.approx(0.5)
+    assert (figures.load_seconds, figures.read_seconds) == (pytest.approx(0.5), pytest.approx(0.5))
     assert figures.explorer_seconds == pytest.approx(1.875 / 4)
     assert figures.ledger_seconds == pytest.approx(0.5)
     assert figures.environment_seconds(random.Random(0)) == pytest.approx(2.0)
@@ -260,7 +260,68 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
     figures = measured(str(run)).figures
     assert figures.prompt_cost == pytest.approx(20.0)
     one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
-    assert (one, two) == ((pytest.approx(1.0), pytest.approx(5.0)), (pytest.approx(2.0), pytest.approx(10.0)))
+    assert one == (pytest.approx(1.0), pytest.approx(10.0))  # with 20 for each prompt
+    assert two == (pytest.approx(2.0), pytest.approx(20.0))
+    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4))))
+    assert "an engine 5 at 1, " in said
+    assert " 10 at 2 requests" in said
+
+
+def test_what_a_run_was_measured_by_is_in_its_simulation() -> None:
+    """8 replies of 80 tokens and prompts of as much at twice the speed: the same 8.5 s. Then the event loop's, with the
+    first four waiting for each other, the ledger's and a version's that is read beside sampling.
+    """
+    config = config_with()
+    plain = of(config)
+    twice = tuple((count, 2 * speed) for count, speed in plain.engine_speeds)
+    costly = dataclasses.replace(plain, engine_speeds=twice, prompt_cost=80.0)
+    assert timed(Split((), config), costly).step == pytest.approx(8.5)
+    shorter = with_given(config_with(PlanConfig(from_run="x", response_tokens=40.0)), costly)
+    # 8 · (40 + 80) at 320 a second, and 8 · (40 + 20) trained at 200
+    assert timed(Split((), config), shorter).step == pytest.approx(3.0 + 2.4 + 0.5)
+    given = with_given(config, costly)
+    assert (given.prompt_cost, given.engine_speeds) == (0.0, plain.engine_speeds)
+    read = dataclasses.replace(plain, read_seconds=1.0)
+    assert timed(Split((), config), read).step == pytest.approx(9.5)
+    slow = dataclasses.replace(plain, ledger_seconds=0.2)
+    assert timed(Split((), config), slow).step == pytest.approx(8.5 + 2 * 0.1 + 2 * 0.1)
+    busy = dataclasses.replace(plain, explorer_seconds=0.02)
+    assert 8.5 + 0.01 < timed(Split((), config), busy).step < 8.5 + 8 * 0.02
+
+
+def test_replies_of_several_requests_are_as_many_as_requests(tmp_path: Path) -> None:
+    """Each of 4 attempts has one turn, made in two requests: so many tokens as both."""
+    run = tmp_path / "run"
+    write_run(run, config_with(), trace=False)
+    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
+    for step in range(16):
+        since = 1e9 + 10.0 * step
+        for part in range(2):
+            written.in_flight("explorer engine 0 · requests", f"{step}", since + part, since + part + 1.0, tokens=40)
+        written.in_flight("explorer · attempts", f"{step}", since, since + 2.0, tokens=80, turns=1)
+    written.close()
+    figures = measured(str(run)).figures
+    assert (figures.turns(random.Random(0)), figures.reply_tokens) == (2, 40.0)
+
+
+def test_an_engine_that_says_when_it_computes_since_lately_is_taken_so_since_then(tmp_path: Path) -> None:
+    """Loads of 2 s, of which it computes 1: told of the last eight steps. Before that all of a load is a halt."""
+    run = tmp_path / "run"
+    write_run(run, config_with(), trace=False)
+    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
+    for step in range(16):
+        since = 1e9 + 10.0 * step
+        written.span("explorer · versions", f"load version {step}", since, since + 2.0)
+        written.span("explorer · loop", "Python", since + 2.0, since + 4.0)
+        written.in_flight("explorer engine 0 · requests", f"{step}", since, since + 10.0, tokens=60 if step < 8 else 70)
+        if step >= 8:
+            written.span("explorer engine 0 · computation", "decode", since, since + 1.0)
+            written.span("explorer engine 0 · computation", "reread", since + 3.0, since + 10.0)
+    written.close()
+    figures = measured(str(run)).figures
+    assert (figures.load_seconds, figures.read_seconds) == (pytest.approx(1.0), pytest.approx(1.0))
+    # of ten steps four have 60 tokens in 8 s, six 70 in 1 + 7
+    assert figures.engine_speeds == ((1.0, pytest.approx((4 * 60 + 6 * 70) / 80)),)
 
 
 def test_speeds_are_those_of_what_is_in_flight_wherever_it_began(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def _table(config: Config, figures: Figures) -> Iterator[str]:
     if (more := one_more_engine(config)) is not None:
         larger = timed(more, figures)
         yield _row(more, larger)
-        yield f"one more engine would buy {1 - larger.step / found[0][1].step:.0%} of the time of a step"
+        bought = round(1 - larger.step / found[0][1].step, 2) + 0.0  # no -0%
+        yield f"one more engine would buy {bought:.0%} of the time of a step"
     yield _recommended(found)
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rljax.observe import parts
+from rljax.observe import parts, trace_read
 from rljax.observe.metrics import Row
 from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
 from rljax.observe.trace_read import Span
@@ -172,8 +172,6 @@ def _mean(process: str, each: Sequence[Sequence[Part]]) -> Budget:
 # A process of the trace: its kind and its name. Spans by track.
 _Process = tuple[str, str]
 _Tracks = Mapping[str, list[Span]]
-_REQUESTS, _COMPUTATION, _ATTEMPTS, _VERSIONS = " · requests", " · computation", " · attempts", " · versions"
-_LEDGER, _LOOP, _WAITS = " · ledger", " · loop", " · waits"
 _CREDIT = ("credit", "staleness")
 """Reasons for which the ledger grants an explorer nothing, where it is the learner's turn."""
 
@@ -191,9 +189,9 @@ def _processes(tracks: _Tracks) -> list[_Process]:
         name, _, thread = track.rpartition(" · ")
         if track == LEARNER:
             found[LEARNER, LEARNER] = None
-        elif f" · {thread}" in (_REQUESTS, _COMPUTATION):
+        elif f" · {thread}" in (trace_read.REQUESTS, trace_read.COMPUTATION):
             found[ENGINES, name] = None
-        elif f" · {thread}" in (_ATTEMPTS, _VERSIONS):
+        elif f" · {thread}" in (trace_read.ATTEMPTS, trace_read.VERSIONS):
             found[EXPLORERS, name] = None
     return list(found)
 
@@ -238,7 +236,7 @@ def _validations(spans: Iterable[Span]) -> Cover:
 
 def _requests(explorer: str, tracks: _Tracks) -> list[Span]:
     """Returns what all engines of an explorer have in flight."""
-    mine = [track for track in tracks if track.endswith(_REQUESTS) and track.startswith(f"{explorer} ")]
+    mine = [track for track in tracks if track.endswith(trace_read.REQUESTS) and track.startswith(f"{explorer} ")]
     return [span for track in mine for span in tracks[track]]
 
 
@@ -272,26 +270,28 @@ def _learner(spans: Sequence[Span]) -> tuple[list[Layer], tuple[str, str]]:
 
 
 def _explorer(name: str, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
-    versions, waits, loop = (tracks.get(name + thread, []) for thread in (_VERSIONS, _WAITS, _LOOP))
+    versions, waits, loop = (
+        tracks.get(name + thread, []) for thread in (trace_read.VERSIONS, trace_read.WAITS, trace_read.LOOP)
+    )
     return [
         ("validating", VALIDATING, _validations(versions)),
         ("Python of its event loop", PYTHON, _cover(loop, "Python")),
         ("waiting for the interpreter or a core", WAITING, _cover(loop, "held up")),
-        ("ledger", BOOKS, _cover(tracks.get(name + _LEDGER, []))),
+        ("ledger", BOOKS, _cover(tracks.get(name + trace_read.LEDGER, []))),
         ("a version is loaded", LOADING, _cover(versions, "load version")),
         ("waiting for engines", WAITING, _cover(_requests(name, tracks))),
-        ("waiting for environments and rewards", WAITING, _cover(tracks.get(name + _ATTEMPTS, []))),
+        ("waiting for environments and rewards", WAITING, _cover(tracks.get(name + trace_read.ATTEMPTS, []))),
         ("waiting for the learner: no credit", WAITING, _cover(waits, *_CREDIT)),
         ("waiting for the ledger's news", WAITING, _cover(waits)),
     ], ("Python, and what no span says", PYTHON)
 
 
 def _engine(name: str, explorer: str, tracks: _Tracks) -> tuple[list[Layer], tuple[str, str]]:
-    own, requests = (tracks.get(name + thread, []) for thread in (_COMPUTATION, _REQUESTS))
-    threads = (_VERSIONS, _ATTEMPTS, _WAITS, _LOOP, _LEDGER)
+    own, requests = (tracks.get(name + thread, []) for thread in (trace_read.COMPUTATION, trace_read.REQUESTS))
+    threads = (trace_read.VERSIONS, trace_read.ATTEMPTS, trace_read.WAITS, trace_read.LOOP, trace_read.LEDGER)
     versions, attempts, waits, loop, ledger = (tracks.get(explorer + thread, []) for thread in threads)
     in_flight, again_and_first = _cover(requests), _prefills(own)
-    others = [span for span in _requests(explorer, tracks) if span.track != name + _REQUESTS]
+    others = [span for span in _requests(explorer, tracks) if span.track != name + trace_read.REQUESTS]
     # Of an engine that does not say when it computes, that is when it has something to do.
     silent = not any(s.name in ("decode", "step") for s in own)
     return [

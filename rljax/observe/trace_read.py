@@ -10,6 +10,10 @@ from typing import Any
 from rljax.observe.metrics import read_json_lines
 from rljax.observe.trace import PARTS
 
+REQUESTS, COMPUTATION, ATTEMPTS, VERSIONS = " · requests", " · computation", " · attempts", " · versions"
+LEDGER, LOOP, WAITS = " · ledger", " · loop", " · waits"
+"""Ends of the names of tracks, behind an engine's or an explorer's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -14,7 +14,16 @@ from rljax.config.schema import Config
 from rljax.observe.metrics import Row, read_metrics
 from rljax.observe.parts import BEFORE
 from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
-from rljax.observe.trace_read import Span, read_spans
+from rljax.observe.trace_read import (
+    ATTEMPTS,
+    COMPUTATION,
+    LEDGER,
+    LOOP,
+    REQUESTS,
+    VERSIONS,
+    Span,
+    read_spans,
+)
 from rljax.pipeline.plan.figures import Figures, Speeds, between, rate_of
 from rljax.pipeline.plan.splits import Timing, settling
 from rljax.pipeline.simulate.workload import Draw, constant, observed
@@ -31,7 +40,6 @@ LEVELS = 4
 """Levels of concurrency at which the speed of an engine is measured, at most."""
 
 
-_REQUESTS, _COMPUTATION, _LOOP = " · requests", " · computation", " · loop"
 _SAMPLING = ("prefill", "reread", "decode", "step")
 """Names of the spans of an engine that computes tokens."""
 _NAMES = ("time/step", "time/train", "tokens/all", "tokens/sampled", "staleness/mean")
@@ -74,7 +82,7 @@ def measured(path: str) -> Measured:
         raise ConfigError(f"plan.from_run={path}: nothing is sampled and trained there; write a run of mode=both")
     before = settling(config)
     spans = list(read_spans(run_dir))
-    if not any(span.track.endswith(_REQUESTS) for span in spans):
+    if not any(span.track.endswith(REQUESTS) for span in spans):
         raise ConfigError(
             f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
         )
@@ -122,7 +130,7 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
     learner_speed = _mean(rows, "tokens/all") / train
     trained = [row["time/train"] / row["tokens/all"] * learner_speed for row in rows]
     speeds = flight.speeds()
-    load_seconds, halt_seconds = flight.load_seconds()
+    load_seconds, halt_seconds = flight.loads()
     return Figures(
         learner_speed=learner_speed,
         learner_devices=config.learner.mesh.size,
@@ -156,20 +164,20 @@ class _Flight:
         for span in spans:
             self._tracks[span.track].append(span)
         self._windows, self._slots = windows, slots
-        self._versions = [s for s in spans if s.track.endswith(" · versions")]
+        self._versions = [s for s in spans if s.track.endswith(VERSIONS)]
         self._stops = _cover(self._versions)
-        self._loop = _cover(s for s in spans if s.track.endswith(_LOOP))
+        self._loop = _cover(s for s in spans if s.track.endswith(LOOP))
         validations = [(s.start, s.end) for s in spans if s.name.startswith(VALIDATION)]
 
         def trained(suffix: str) -> list[Span]:
             found = [s for s in spans if s.track.endswith(suffix)]
             return [s for s in found if not any(start <= s.start <= end for start, end in validations)]
 
-        self.requests = trained(_REQUESTS)
-        self.attempts = trained(" · attempts")
+        self.requests = trained(REQUESTS)
+        self.attempts = trained(ATTEMPTS)
         self.prompt_cost = self._prompt_cost()
 
-    def load_seconds(self) -> tuple[float, float]:
+    def loads(self) -> tuple[float, float]:
         """Returns the seconds of a load, and those of them in which an engine computes nothing."""
         loads = [(s.start, s.end) for s in self._versions if s.name.startswith("load ")]
         known = [(self._computing(track), self._says_since(track)) for track in self._engines()]
@@ -177,7 +185,7 @@ class _Flight:
             (end - begin, end - begin - computing.within([(begin, end)]))
             for computing, since in known
             for begin, end in loads
-            if begin >= since
+            if begin >= since or since == np.inf
         ]
         whole, halted = np.median(idle or [(0.0, 0.0)], axis=0)
         return float(whole), float(halted)
@@ -195,23 +203,29 @@ class _Flight:
 
     def explorer_seconds(self) -> float:
         """Returns the seconds for which a reply has its explorer's event loop: others wait meanwhile."""
-        return self._each(_LOOP, self.requests)
+        return self._each(LOOP, self.requests)
 
     def ledger_seconds(self) -> float:
         """Returns the seconds for which an attempt has its explorer's ledger: others wait meanwhile."""
-        return self._each(" · ledger", self.attempts)
+        return self._each(LEDGER, self.attempts)
 
     def _each(self, suffix: str, spans: Sequence[Span]) -> float:
         """Returns the seconds of an explorer's track for each of the spans that end in the windows, in those of which
         the trace still has it.
         """
-        tracks = [found for track, found in self._tracks.items() if track.endswith(suffix)]
-        windows = self._since(max((found[0].start for found in tracks), default=np.inf))
-        covered = sum(_cover(found).within(windows) for found in tracks)
-        ended = sum(s.count for s in spans if _inside(s.end, windows))
-        return covered / ended if ended else 0.0
+        windows = self._with(suffix)
+        covered = sum(_cover(found).within(windows) for found in self._of(suffix))
+        ended = np.array([s.end for s in spans])
+        count = float(np.sum(np.array([s.count for s in spans])[_inside(ended, windows)])) if windows else 0.0
+        return covered / count if count else 0.0
 
-    def _since(self, start: float) -> list[Window]:
+    def _of(self, suffix: str) -> list[list[Span]]:
+        """Returns the spans of each track whose name ends so."""
+        return [found for track, found in self._tracks.items() if track.endswith(suffix)]
+
+    def _with(self, suffix: str) -> list[Window]:
+        """Returns the windows of which the trace still has these tracks."""
+        start = max((min(s.start for s in found) for found in self._of(suffix)), default=np.inf)
         return [window for window in self._windows if window[0] >= start]
 
     def environment_seconds(self) -> float:
@@ -223,15 +237,12 @@ class _Flight:
         if not self.attempts:
             return 0.0
         asked = sum(s.count for s in self.requests)
-        windows = self._since(min((s.start for s in self._loop_spans()), default=np.inf))
+        windows = self._with(LOOP)
         seconds = sum(end - begin for begin, end in windows)
         busy = self._loop.within(windows) / seconds if windows else 0.0
         idle = _without(self._stops | self._loop)
         outside = _seconds(self.attempts, idle) - _seconds(self.requests, idle)
         return max(0.0, outside) / asked / max(1.0 - busy, 0.01)
-
-    def _loop_spans(self) -> list[Span]:
-        return [s for track, found in self._tracks.items() if track.endswith(_LOOP) for s in found]
 
     def _engines(self) -> list[str]:
         """Returns the tracks of their requests."""
@@ -239,25 +250,22 @@ class _Flight:
 
     def _sampling(self, track: str) -> list[Span]:
         """Returns when the engine of these requests computed; nothing, of one that does not say."""
-        return [s for s in self._tracks[track.removesuffix(_REQUESTS) + _COMPUTATION] if s.name in _SAMPLING]
+        return [s for s in self._tracks[track.removesuffix(REQUESTS) + COMPUTATION] if s.name in _SAMPLING]
 
     def _computing(self, track: str) -> Cover:
         return _cover(self._sampling(track))
 
     def _says_since(self, track: str) -> float:
-        """Returns since when an engine says when it computes: a trace keeps its newest events. -inf: it never does."""
-        return min((s.start for s in self._sampling(track)), default=-np.inf)
+        """Returns since when an engine says when it computes: a trace keeps its newest events. inf: it never does."""
+        return min((s.start for s in self._sampling(track)), default=np.inf)
 
     def _active(self, track: str) -> Callable[[np.ndarray], np.ndarray]:
         """Returns what gives the seconds until some times in which an engine could sample: not those in which it
         computes nothing since a version is loaded, or since replies and requests wait for the event loop. One that
         does not say when it computes waits for loads alone.
         """
-        computing, since = self._computing(track), self._says_since(track)
-        if since == -np.inf:
-            return _without(self._stops)
-        before, after = Cover([(-np.inf, since)]), Cover([(since, np.inf)])
-        return _without((self._stops & before) | ((self._stops | self._loop) & after) - computing)
+        told = Cover([(self._says_since(track), np.inf)])
+        return _without((self._stops | (self._loop & told)) - self._computing(track))
 
     def _prompt_cost(self) -> float:
         """Returns the tokens that a request could sample in the time that it takes longer than by its tokens, by the
@@ -284,16 +292,14 @@ class _Flight:
         ended = np.concatenate([[0.0], np.cumsum(counts[order])])[np.searchsorted(ends[order], begins, side="right")]
         started = np.cumsum(counts[np.argsort(begins, kind="stable")])
         there = started[np.searchsorted(np.sort(begins), begins, side="right") - 1] - ended
-        counted = np.array([_inside(s.start, self._windows) and _inside(s.end, self._windows) for s in mine])
+        counted = _inside(begins, self._windows) & _inside(ends, self._windows)
         whole = counted & (there <= self._slots) & (tokens > 0)
         return tokens[whole], (active(ends) - active(begins))[whole], counts[whole]
 
     def speeds(self) -> Speeds:
         """Returns what an engine does in a second at several levels of the requests that it runs in the windows."""
         running, rates, seconds, starts = self._all_levels()
-        begins, ends = np.array(self._windows).T
-        place = np.searchsorted(begins, starts, side="right") - 1
-        mine = (place >= 0) & (starts < ends[place])
+        mine = _inside(starts, self._windows)
         return _binned(np.minimum(running, self._slots)[mine], rates[mine], seconds[mine])
 
     def slowness(self, speeds: Speeds) -> list[float]:
@@ -331,8 +337,11 @@ class _Flight:
         return in_flight, rates, np.diff(active(times)), times[:-1]
 
 
-def _inside(time: float, windows: Sequence[Window]) -> bool:
-    return any(begin <= time < end for begin, end in windows)
+def _inside(times: np.ndarray, windows: Sequence[Window]) -> np.ndarray:
+    """Returns which of the times are in one of the windows, which come in order; bool ``[times]``."""
+    begins, ends = np.array(windows).T
+    place = np.searchsorted(begins, times, side="right") - 1
+    return (place >= 0) & (times < ends[place])
 
 
 def _cover(spans: Iterable[Span]) -> Cover:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,4 +80,13 @@ def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True
                 track, name = "explorer engine 0 · requests", f"sums/{step}/{group}/{member}"
                 written.in_flight(track, name, asked, end, tokens=80)
                 written.in_flight("explorer · attempts", name, asked, end + 1.0, reward=1.0, tokens=80)
+    written.close()
+
+
+@contextlib.contextmanager
+def traced(root: Path, steps: int = 16) -> Iterator[Trace]:
+    """A run of `write_run` whose trace the test writes."""
+    write_run(root, config_with(), steps, trace=False)
+    written = Trace(part_path(root, "learner"), 10_000, flush_seconds=1e6)
+    yield written
     written.close()

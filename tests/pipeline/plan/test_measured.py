@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rljax.config.schema import (
-    PlanConfig,
-)
+from rljax.config.schema import PlanConfig
 from rljax.config.validate import ConfigError
 from rljax.observe.trace import Trace, part_path
 from rljax.pipeline.plan.measured import Measured, measured
 from rljax.pipeline.plan.splits import settling
 from rljax.pipeline.plan.timing import describe_time
-from tests.pipeline.plan.runs import config_with, write_run
+from tests.pipeline.plan.runs import config_with, traced, write_run
 
 
 def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: Path) -> None:
@@ -45,21 +43,19 @@ def test_what_the_event_loop_and_the_ledger_take_is_not_the_engines(tmp_path: Pa
     environments take 2 s, in which the loop is as busy as otherwise.
     """
     run = tmp_path / "run"
-    write_run(run, config_with(), trace=False)
-    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
-    for step in range(16):
-        since = 1e9 + 10.0 * step
-        written.span("explorer · versions", f"load version {step}", since, since + 1.0)
-        written.span("explorer engine 0 · computation", "receive", since, since + 0.5)
-        written.span("explorer engine 0 · computation", "decode", since + 0.5, since + 6.0)
-        for begin, end in ((3.0, 4.0), (6.0, 6.5), (7.0, 7.375)):
-            written.span("explorer · loop", "Python", since + begin, since + end)
-        written.span("explorer · ledger", "transactions", since + 9.0, since + 9.5)
-        for member in range(4):
-            name = f"sums/{step}/{member}"
-            written.in_flight("explorer engine 0 · requests", name, since, since + 6.5, tokens=80)
-            written.in_flight("explorer · attempts", name, since, since + 8.5, reward=1.0, tokens=80, turns=3)
-    written.close()
+    with traced(run) as written:
+        for step in range(16):
+            since = 1e9 + 10.0 * step
+            written.span("explorer · versions", f"load version {step}", since, since + 1.0)
+            written.span("explorer engine 0 · computation", "receive", since, since + 0.5)
+            written.span("explorer engine 0 · computation", "decode", since + 0.5, since + 6.0)
+            for begin, end in ((3.0, 4.0), (6.0, 6.5), (7.0, 7.375)):
+                written.span("explorer · loop", "Python", since + begin, since + end)
+            written.span("explorer · ledger", "transactions", since + 9.0, since + 9.5)
+            for member in range(4):
+                name = f"sums/{step}/{member}"
+                written.in_flight("explorer engine 0 · requests", name, since, since + 6.5, tokens=80)
+                written.in_flight("explorer · attempts", name, since, since + 8.5, reward=1.0, tokens=80, turns=3)
     figures = measured(str(run)).figures
     assert figures.engine_speeds == ((pytest.approx(4.0), pytest.approx(320 / 5.5)),)
     assert (figures.load_seconds, figures.read_seconds) == (pytest.approx(0.5), pytest.approx(0.5))
@@ -73,15 +69,13 @@ def test_what_the_event_loop_and_the_ledger_take_is_not_the_engines(tmp_path: Pa
 def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -> None:
     """Two requests at a time: of 10 tokens in 3 s and of 30 in 5, so 2 s and a tenth of a second for each token."""
     run = tmp_path / "run"
-    write_run(run, config_with(), trace=False)
-    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
-    for number in range(16 * 2):
-        since = 1e9 + 5.0 * number
-        for tokens, seconds in ((10, 3.0), (30, 5.0)):
-            written.in_flight(
-                "explorer engine 0 · requests", f"{number}/{tokens}", since, since + seconds, tokens=tokens
-            )
-    written.close()
+    with traced(run) as written:
+        for number in range(16 * 2):
+            since = 1e9 + 5.0 * number
+            for tokens, seconds in ((10, 3.0), (30, 5.0)):
+                written.in_flight(
+                    "explorer engine 0 · requests", f"{number}/{tokens}", since, since + seconds, tokens=tokens
+                )
     figures = measured(str(run)).figures
     assert figures.prompt_cost == pytest.approx(20.0)
     one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
@@ -93,16 +87,16 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
 
 
 def test_replies_of_several_requests_are_as_many_as_requests(tmp_path: Path) -> None:
-    """Each of 4 attempts has one turn, made in two requests: so many tokens as both."""
+    """An attempt a step has one turn, made in two requests of 40 tokens."""
     run = tmp_path / "run"
-    write_run(run, config_with(), trace=False)
-    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
-    for step in range(16):
-        since = 1e9 + 10.0 * step
-        for part in range(2):
-            written.in_flight("explorer engine 0 · requests", f"{step}", since + part, since + part + 1.0, tokens=40)
-        written.in_flight("explorer · attempts", f"{step}", since, since + 2.0, tokens=80, turns=1)
-    written.close()
+    with traced(run) as written:
+        for step in range(16):
+            since = 1e9 + 10.0 * step
+            for part in range(2):
+                written.in_flight(
+                    "explorer engine 0 · requests", f"{step}", since + part, since + part + 1.0, tokens=40
+                )
+            written.in_flight("explorer · attempts", f"{step}", since, since + 2.0, tokens=80, turns=1)
     figures = measured(str(run)).figures
     assert (figures.turns(random.Random(0)), figures.reply_tokens) == (2, 40.0)
 
@@ -110,17 +104,17 @@ def test_replies_of_several_requests_are_as_many_as_requests(tmp_path: Path) -> 
 def test_an_engine_that_says_when_it_computes_since_lately_is_taken_so_since_then(tmp_path: Path) -> None:
     """Loads of 2 s, of which it computes 1: told of the last eight steps. Before that all of a load is a halt."""
     run = tmp_path / "run"
-    write_run(run, config_with(), trace=False)
-    written = Trace(part_path(run, "learner"), 10_000, flush_seconds=1e6)
-    for step in range(16):
-        since = 1e9 + 10.0 * step
-        written.span("explorer · versions", f"load version {step}", since, since + 2.0)
-        written.span("explorer · loop", "Python", since + 2.0, since + 4.0)
-        written.in_flight("explorer engine 0 · requests", f"{step}", since, since + 10.0, tokens=60 if step < 8 else 70)
-        if step >= 8:
-            written.span("explorer engine 0 · computation", "decode", since, since + 1.0)
-            written.span("explorer engine 0 · computation", "reread", since + 3.0, since + 10.0)
-    written.close()
+    with traced(run) as written:
+        for step in range(16):
+            since = 1e9 + 10.0 * step
+            written.span("explorer · versions", f"load version {step}", since, since + 2.0)
+            written.span("explorer · loop", "Python", since + 2.0, since + 4.0)
+            written.in_flight(
+                "explorer engine 0 · requests", f"{step}", since, since + 10.0, tokens=60 if step < 8 else 70
+            )
+            if step >= 8:
+                written.span("explorer engine 0 · computation", "decode", since, since + 1.0)
+                written.span("explorer engine 0 · computation", "reread", since + 3.0, since + 10.0)
     figures = measured(str(run)).figures
     assert (figures.load_seconds, figures.read_seconds) == (pytest.approx(1.0), pytest.approx(1.0))
     # of ten steps four have 60 tokens in 8 s, six 70 in 1 + 7

@@ -61,7 +61,7 @@ async def _watch(explorer: Explorer, diary: Diary, seconds: float, stop: Event) 
     due = 0.0
     while not stop.is_set():
         if (now := time.monotonic()) >= due:
-            diary.write(groups=(await explorer.gauges())["groups_in_flight"])
+            diary.write()
             due = now + seconds
         await asyncio.sleep(LOOK_SECONDS)
     explorer.stop()

@@ -18,6 +18,7 @@ from bench.steady.load import GROUP_SIZE, Load
 from bench.steady.meters import between, merged, quantile, read_diary, usage
 from bench.steady.processes import LOOK_SECONDS, explore, learn
 from rljax.ledger import audit
+from rljax.ledger.claims import states_of
 from rljax.ledger.database import Database
 from rljax.ledger.postgres import PostgresSchema
 from rljax.ledger.transaction import Transaction
@@ -109,7 +110,7 @@ def _sample(load: Load, db: Database, server: list[int]) -> dict[str, Any]:
     for pid in server:
         with suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
-    rows, mib, dead = db.read(lambda tx: _tables(tx, load))
+    claimed, rows, mib, dead = db.read(lambda tx: (states_of(tx).get("claimed", 0), *_tables(tx, load)))
     diaries = sorted(load.directory.glob("*.jsonl"))
     newest = {path.stem: line for path in diaries if (line := _last(path))}
     return {
@@ -120,7 +121,7 @@ def _sample(load: Load, db: Database, server: list[int]) -> dict[str, Any]:
         "files_mib": _files_mib(load),
         "server": usage(found),
         "private_mib": {name: line["private_mib"] for name, line in newest.items()},
-        "groups": sum(line.get("groups", 0.0) for line in newest.values()),
+        "claimed": claimed,
         "steps": newest.get("learner", {}).get("steps", 0),
     }
 
@@ -153,7 +154,7 @@ def _files_mib(load: Load) -> float:
 def _line(sample: Mapping[str, Any], began: float) -> str:
     memory = sample["private_mib"].values()
     return (
-        f"{sample['at'] - began:6.0f} s: step {sample['steps']}, {sample['groups'] * GROUP_SIZE:.0f} in flight, "
+        f"{sample['at'] - began:6.0f} s: step {sample['steps']}, {sample['claimed'] * GROUP_SIZE} in flight, "
         f"{sample['rows']['groups']} groups, {sample['rows']['payloads']} kept whole, "
         f"largest process {max(memory, default=0.0):.0f} MiB, server {sample['server']['private_mib']:.0f} MiB, "
         f"ledger {sum(sample['table_mib'].values()) or sample['files_mib']:.0f} MiB"
@@ -178,7 +179,7 @@ def summary(load: Load, samples: list[dict[str, Any]], since: float) -> dict[str
     server = counted[-1]["server"].get("cpu", 0.0) - counted[0]["server"].get("cpu", 0.0)
     return {
         "in_flight": load.in_flight,
-        "most_in_flight": GROUP_SIZE * max(sample["groups"] for sample in samples),
+        "most_in_flight": GROUP_SIZE * max(sample["claimed"] for sample in samples),
         "wall_seconds": wall,
         "transactions_per_second": made / wall if wall else 0.0,
         "writes_per_second": written / wall if wall else 0.0,

@@ -2,13 +2,15 @@
 """Tests that are statements: what programs may do with them, and what hostile ones try."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from rljax.tasks.sandbox.asserts import run_asserts
 from rljax.tasks.sandbox.sandbox import Limits
 
-LIMITS = Limits(seconds=3.0, memory_bytes=512 << 20, processes=16)
+LIMITS = Limits(seconds=60.0, memory_bytes=512 << 20, processes=16)
+"""Of what ends by itself: on a busy machine two interpreters may take seconds to begin."""
 
 PROGRAM = """
 import collections, dataclasses
@@ -139,8 +141,9 @@ def test_no_hostile_program_passes() -> None:
         "assert set(f(2)) == set((4, 5))",
         "assert f(2) and all(one == 4 for one in f(2))",
     ]
+    limits = replace(LIMITS, seconds=3.0)  # some of them hang
     with ThreadPoolExecutor(6) as pool:
-        found = dict(zip(HOSTILE, pool.map(lambda one: run_asserts(HOSTILE[one], tests, LIMITS), HOSTILE), strict=True))
+        found = dict(zip(HOSTILE, pool.map(lambda one: run_asserts(HOSTILE[one], tests, limits), HOSTILE), strict=True))
     assert found == dict.fromkeys(HOSTILE, [False] * len(tests))
 
 
@@ -184,13 +187,9 @@ def test_a_function_that_is_called_as_a_builtin_is_asked_for_by_name() -> None:
 
 
 def test_tests_after_one_that_hangs_have_failed() -> None:
-    program = "def f(x):\n    while x == 2: pass\n    return x"
-    limits = Limits(seconds=1.0, memory_bytes=512 << 20)
-    assert run_asserts(program, ["assert f(1) == 1", "assert f(2) == 2", "assert f(1) == 1"], limits) == [
-        True,
-        False,
-        False,
-    ]
+    program = "import time\ndef f(x):\n    if x == 2: time.sleep(3600)\n    return x"
+    tests = ["assert f(1) == 1", "assert f(2) == 2", "assert f(1) == 1"]
+    assert run_asserts(program, tests, replace(LIMITS, seconds=6.0)) == [True, False, False]
 
 
 def test_a_program_that_is_handed_a_function_may_call_it_and_nothing_else() -> None:

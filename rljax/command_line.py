@@ -43,7 +43,7 @@ from rljax.config.sweep import Point, is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import REFUSED, raise_on_interrupt
 from sidecar.errors import printable
-from sidecar.imports import uncollected_imports
+from sidecar.garbage import uncollected_imports
 from sidecar.workers import pulse
 
 FAILED = 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sidecar.imports import uncollected_imports
+from sidecar.garbage import uncollected_imports
 from sidecar.protocol import Engine
 from sidecar.spans import SpanFile
 

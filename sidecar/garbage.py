@@ -1,4 +1,4 @@
-"""When Python looks for garbage that refers to itself: neither while packages are imported, nor all the time."""
+"""The garbage collector of a process: at rest while packages are imported, and seldom at work after that."""
 
 from __future__ import annotations
 

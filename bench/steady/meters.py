@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from rljax.ledger.database import Database
 from rljax.ledger.leases import NoBatchYet
 from rljax.ledger.transaction import Transaction
 
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class MeteredLedger(AsyncDatabase):
     def __init__(self, db: Database, latencies: Latencies) -> None:
         super().__init__(db)
         self._latencies = latencies
+        self._timed: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Implements `AsyncDatabase.call`."""
@@ -102,6 +104,22 @@ class MeteredLedger(AsyncDatabase):
 
         result = await super().call(timed)
         self._latencies.add(f"{name}, queued", time.perf_counter() - asked)
+        return result
+
+    async def call_together(
+        self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]], argument: A
+    ) -> T:
+        """Implements `AsyncDatabase.call_together`."""
+
+        def timed(db: Database, arguments: Sequence[A]) -> Sequence[T | Exception]:
+            began = time.perf_counter()
+            results = function(db, arguments)
+            self._latencies.add(name_of(function, results), time.perf_counter() - began)
+            return results
+
+        asked = time.perf_counter()
+        result: T = await super().call_together(self._timed.setdefault(function, timed), argument)
+        self._latencies.add(f"{name_of(function, result)}, queued", time.perf_counter() - asked)
         return result
 
 

@@ -174,7 +174,7 @@ def summary(load: Load, samples: list[dict[str, Any]], since: float) -> dict[str
     wall = max((last["at"] - first["at"] for first, last in spans.values()), default=0.0)
     made = sum(last[kind] - first[kind] for first, last in spans.values() for kind in ("read", "write"))
     written = sum(last["write"] - first["write"] for first, last in spans.values())
-    stored = sum(bins.get("store", {}).values())
+    stored = sum(bins.get("store, queued", {}).values())  # many groups are stored by one call
     clients = sum(last["cpu"] - first["cpu"] for first, last in spans.values())
     server = counted[-1]["server"].get("cpu", 0.0) - counted[0]["server"].get("cpu", 0.0)
     return {

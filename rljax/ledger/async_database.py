@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,6 +18,7 @@ from rljax.ledger.run_spec import RunSpec
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -45,6 +47,8 @@ class AsyncDatabase:
         self._db = db
         self._noted = noted
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._lock = threading.RLock()  # an executor may call at once
+        self._asked: dict[Callable[..., Any], list[tuple[Any, Future[Any]]]] = {}
 
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls a function of the ledger, and returns its result.
@@ -56,7 +60,48 @@ class AsyncDatabase:
         Raises:
             Exception: what the function raises.
         """
-        made = self._executor.submit(self._run, functools.partial(function, self._db, *args, **kwargs))
+        return await self._result(
+            self._executor.submit(self._run, functools.partial(function, self._db, *args, **kwargs))
+        )
+
+    async def call_together(
+        self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]], argument: A
+    ) -> T:
+        """Calls a function of the ledger once for all callers that wait for their turn with it, and returns this one's
+        result. A caller that is cancelled is as one of `call`.
+
+        Raises:
+            Exception: what the function raises, or returns as this caller's result.
+        """
+        made: Future[T] = Future()
+        with self._lock:
+            if function in self._asked:
+                self._asked[function].append((argument, made))
+            else:
+                self._asked[function] = [(argument, made)]
+                try:
+                    self._executor.submit(self._run, functools.partial(self._answer, function))
+                except BaseException:
+                    del self._asked[function]  # nobody is to wait for a thread that has ended
+                    raise
+        return await self._result(made)
+
+    def _answer(self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]]) -> None:
+        with self._lock:
+            waiting = self._asked.pop(function)
+        asked = [(argument, made) for argument, made in waiting if made.set_running_or_notify_cancel()]
+        results: Sequence[T | BaseException]
+        try:
+            results = function(self._db, [argument for argument, _ in asked]) if asked else []
+        except BaseException as error:
+            results = [error] * len(asked)
+        for (_, made), result in zip(asked, results, strict=True):
+            if isinstance(result, BaseException):
+                made.set_exception(result)
+            else:
+                made.set_result(result)
+
+    async def _result(self, made: Future[T]) -> T:
         try:
             if made.done():
                 await asyncio.sleep(0)

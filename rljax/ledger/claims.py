@@ -311,34 +311,35 @@ def held_by(tx: Transaction, explorer: str) -> set[int]:
     return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
 
 
-def store(db: Database, claim: Claim, group: Group) -> None:
-    """Stores a whole group and closes its claim.
+def store(db: Database, stored: Sequence[tuple[Claim, Group]]) -> list[StaleWriterError | ValueError | None]:
+    """Stores whole groups in one transaction and closes their claims; returns for each why it is not kept, or None.
 
-    Raises:
-        StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
-            again; the group is not kept.
-        ValueError: a token is older than the claim allows.
+    A StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
+    again. A ValueError: a token is older than the claim allows.
     """
-    counts = group.version_counts()
-    payload = encode(group)
-    if not db.write(lambda tx: _keep(tx, claim, counts, payload)):
-        raise StaleWriterError(f"group {claim.group_id}: tokens of version {max(counts)}, which was withdrawn")
+    made = [(claim, group.version_counts(), encode(group)) for claim, group in stored]
+    return db.write(lambda tx: [_kept(tx, *one) for one in made])
 
 
-def _keep(tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: bytes) -> bool:
-    row = _held(tx, claim)
+def _kept(
+    tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: bytes
+) -> StaleWriterError | ValueError | None:
+    try:
+        row = _held(tx, claim)
+    except StaleWriterError as error:
+        return error
     if counts and min(counts) < claim.version:
-        raise ValueError(f"group {claim.group_id}: a token of version {min(counts)}, claimed at {claim.version}")
+        return ValueError(f"group {claim.group_id}: a token of version {min(counts)}, claimed at {claim.version}")
     # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
     standing = row.announced if row.announced >= 0 else row.trained
     newest = max(counts, default=None)
-    values: dict[str, Any] = {"state": "open"}
-    stands = newest is None or newest <= standing
-    if stands:
-        tx.execute(_STORE_PAYLOAD, {"group_id": claim.group_id, "data": payload})
-        values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
+    if newest is not None and newest > standing:
+        tx.execute(_SETTLE, {"group": claim.group_id, "state": "open"})
+        return StaleWriterError(f"group {claim.group_id}: tokens of version {newest}, which was withdrawn")
+    tx.execute(_STORE_PAYLOAD, {"group_id": claim.group_id, "data": payload})
+    values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
     tx.execute(_SETTLE, {"group": claim.group_id, **values})
-    return stands
+    return None
 
 
 @writes

@@ -124,7 +124,7 @@ class GroupRunner:
             if reason is not None:
                 await self._ledger.call(claims.settle, claim, "filtered", reason)
             else:
-                await self._ledger.call(claims.store, claim, group)
+                await self._ledger.call_together(claims.store, (claim, group))
         except MemberFailed as failure:
             await self._settle_quietly(claim, str(failure))
             self._count_drop(claim, failure.error)

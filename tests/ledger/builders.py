@@ -72,6 +72,13 @@ def make_group(task: TaskId, token_versions: Sequence[int], prompt: int = 1) -> 
     return Group(task, (trajectory,))
 
 
+def store(db: Database, claim: Claim, group: Group) -> None:
+    """Stores one group; raises why it is not kept."""
+    (failure,) = claims.store(db, [(claim, group)])
+    if failure is not None:
+        raise failure
+
+
 def sql(db: Database, statement: str, **values: Any) -> Sequence[Row]:
     """Runs one statement by hand, with ``:name`` for its values; the rows that it gives."""
 
@@ -125,7 +132,7 @@ class LedgerBench:
 
     def store(self, claim: Claim, *token_versions: int) -> None:
         """Stores a group with these token versions; the claim's own where none is named."""
-        claims.store(self.db, claim, make_group(claim.task, token_versions or [claim.version]))
+        store(self.db, claim, make_group(claim.task, token_versions or [claim.version]))
 
     def lease(self) -> LeasedBatch | NoBatchYet:
         return leases.lease(self.db, self.lineage)

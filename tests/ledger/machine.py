@@ -15,7 +15,7 @@ from rljax.ledger.audit import audit
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.leases import LeasedBatch
-from tests.ledger.builders import Clock, make_group, make_spec, sql
+from tests.ledger.builders import Clock, make_group, make_spec, sql, store
 from tests.ledger.conftest import Places
 from tests.ledger.naive_model import NaiveLedger, Task
 
@@ -109,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _store(self, task: Task, chance: random.Random) -> None:
         newest = self.model.restarted_from if self.model.announced is None else self.model.announced
         tokens = [chance.randint(task.version, newest) for _ in range(chance.choice([0, 1, 1, 2, 4]))]
-        claims.store(self.db, task.claim, make_group(task.claim.task, tokens))
+        store(self.db, task.claim, make_group(task.claim.task, tokens))
         self.model.store(task, tokens)
 
     @precondition(lambda self: self.model.within("claimed"))
@@ -127,7 +127,7 @@ class LedgerMachine(RuleBasedStateMachine):
         closed = [task.claim for task in self.model.tasks if task.state != "claimed"]
         claim = _pick(self.expired + closed, pick)
         with pytest.raises(StaleWriterError, match="expired"):
-            claims.store(self.db, claim, make_group(claim.task, [claim.version]))
+            store(self.db, claim, make_group(claim.task, [claim.version]))
         with pytest.raises(StaleWriterError, match="expired"):
             claims.settle(self.db, claim, "dropped", "late")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,70 @@ def test_who_is_cancelled_while_his_call_runs_goes_on_when_it_has_ended(file: Wa
         assert notes(db) == ["first"]
 
     run(file, act)
+
+
+def noted(db: Database, messages: Sequence[str]) -> list[str | Exception]:
+    """Notes all of them at once; of what is ``bad`` it says so."""
+    processes.note(db, "e", "fault", "+".join(messages))
+    return [ValueError(message) if message == "bad" else message.upper() for message in messages]
+
+
+def test_who_waits_together_is_one_call_and_each_has_a_result_of_his_own(file: Watched) -> None:
+    async def act(ledger: AsyncDatabase, db: Database) -> None:
+        async with locked(file) as waits:
+            alone = asyncio.ensure_future(ledger.call_together(noted, "a"))
+            await waits.wait()
+            asked = [asyncio.ensure_future(ledger.call_together(noted, one)) for one in ("b", "bad", "c", "d")]
+            await asyncio.sleep(0)
+            asked[2].cancel()
+            await asyncio.wait([asked[2]])
+        assert await alone == "A"
+        b, bad, c, d = await asyncio.gather(*asked, return_exceptions=True)
+        assert (b, d) == ("B", "D")
+        assert (type(bad), str(bad)) == (ValueError, "bad")
+        assert isinstance(c, asyncio.CancelledError)
+        assert notes(db) == ["a", "b+bad+d"], "what is under way nobody joins, and who was cancelled is not in it"
+
+    run(file, act)
+
+
+def test_who_is_cancelled_while_the_call_of_all_runs_goes_on_when_it_has_ended(file: Watched) -> None:
+    async def act(ledger: AsyncDatabase, db: Database) -> None:
+        async with locked(file) as waits:
+            noting = asyncio.ensure_future(ledger.call_together(noted, "first"))
+            await waits.wait()
+            noting.cancel()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not noting.done(), "its transaction is still to be made"
+        with pytest.raises(asyncio.CancelledError):
+            await noting
+        assert notes(db) == ["first"]
+
+    run(file, act)
+
+
+def test_what_the_call_of_all_raises_all_raise_and_nobody_waits_for_a_thread_that_has_ended(file: Watched) -> None:
+    def full(db: Database, messages: Sequence[str]) -> list[str]:
+        raise LedgerError("ledger.db: database or disk is full")
+
+    async def main() -> None:
+        db = Database(file, make_spec())
+        ledger = AsyncDatabase(db)
+        async with asyncio.timeout(60.0), locked(file):
+            ledger.post(processes.note, "e", "fault", "posted")
+            asked = [asyncio.ensure_future(ledger.call_together(full, one)) for one in "ab"]
+            await asyncio.sleep(0)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, LedgerError)
+        await ledger.close()
+        async with asyncio.timeout(60.0):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="shutdown"):
+                    await ledger.call_together(full, "late")
+        db.close()
+
+    asyncio.run(main())
 
 
 def test_a_posted_call_that_fails_is_logged(file: Watched, caplog: pytest.LogCaptureFixture) -> None:

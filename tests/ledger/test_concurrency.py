@@ -27,7 +27,7 @@ import json, sys, time
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database
-from tests.ledger.builders import make_group, make_spec, place_of
+from tests.ledger.builders import make_group, make_spec, place_of, store
 
 place, name, spec, share = place_of(sys.argv[1]), sys.argv[2], make_spec(**json.loads(sys.argv[3])), int(sys.argv[4])
 db = Database(place, spec)
@@ -40,7 +40,7 @@ while len(mine) < share and time.monotonic() < deadline:
     if granted.over:
         break
     for claim in granted.claims:
-        claims.store(db, claim, make_group(claim.task, [claim.version]))
+        store(db, claim, make_group(claim.task, [claim.version]))
         mine.append(claim.task.index)
     if not granted.claims:
         db.notifier.wait(seen, 0.01)

@@ -12,7 +12,7 @@ from rljax.ledger.backend import Backend
 from rljax.ledger.database import Database, LedgerError, RunFailedError, StaleWriterError, is_finished
 from rljax.ledger.fence import Fence
 from rljax.ledger.leases import LeasedBatch, NoBatchYet
-from tests.ledger.builders import LedgerBench, make_group, make_spec, sql
+from tests.ledger.builders import LedgerBench, make_group, make_spec, sql, store
 
 
 def fill(bench: LedgerBench) -> None:
@@ -340,7 +340,20 @@ def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> 
     advance(bench, 1)
     (claim,) = bench.claim()
     with pytest.raises(ValueError, match="a token of version 0, claimed at 1"):
-        claims.store(bench.db, claim, make_group(claim.task, [1, 0]))
+        store(bench.db, claim, make_group(claim.task, [1, 0]))
+
+
+def test_of_groups_that_are_stored_together_each_is_kept_or_refused_by_itself(place: Backend) -> None:
+    bench = LedgerBench(place, make_spec(alpha=0, b=5))
+    advance(bench, 1)
+    kept, expired, old, withdrawn, last = bench.claim()
+    claims.settle(bench.db, expired, "dropped", "late")
+    tokens = [(kept, [1]), (expired, [1]), (old, [1, 0]), (withdrawn, [2]), (last, [1])]
+    found = claims.store(bench.db, [(claim, make_group(claim.task, versions)) for claim, versions in tokens])
+    assert [type(one) for one in found] == [type(None), StaleWriterError, ValueError, StaleWriterError, type(None)]
+    states = {row.id: row.state for row in sql(bench.db, "SELECT id, state FROM groups")}
+    now = [states[claim.group_id] for claim in (kept, expired, old, withdrawn, last)]
+    assert now == ["ready", "dropped", "claimed", "open", "ready"]
 
 
 def test_checkpoint_of_a_replaced_learner_does_not_survive(place: Backend) -> None:

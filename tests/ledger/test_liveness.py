@@ -19,7 +19,7 @@ from rljax.ledger.backend import Backend
 from rljax.ledger.claims import Claim, TasksetSize
 from rljax.ledger.database import Database, StaleWriterError
 from rljax.ledger.leases import LeasedBatch
-from tests.ledger.builders import Clock, make_group, make_spec, sql
+from tests.ledger.builders import Clock, make_group, make_spec, sql, store
 
 NAMES = ("e0", "e1")
 
@@ -98,7 +98,7 @@ class System:
                 case _:
                     newest = max(claim.version, self.serving)
                     tokens = [self.chance.randint(claim.version, newest) for _ in range(3)]
-                    claims.store(self.db, claim, make_group(claim.task, tokens))
+                    store(self.db, claim, make_group(claim.task, tokens))
         except StaleWriterError:
             return
 

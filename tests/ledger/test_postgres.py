@@ -36,7 +36,7 @@ import json, sys
 from rljax.ledger import claims, processes
 from rljax.ledger.claims import TasksetSize
 from rljax.ledger.database import Database, StaleWriterError
-from tests.ledger.builders import make_group, make_spec, place_of
+from tests.ledger.builders import make_group, make_spec, place_of, store
 
 db = Database(place_of(sys.argv[1]), make_spec(**json.loads(sys.argv[2])))
 processes.register(db, "e", "explorer")
@@ -48,7 +48,7 @@ while True:
     if granted.over:
         break
     for claim in granted.claims:
-        claims.store(db, claim, make_group(claim.task, [claim.version]))  # refused if it had been stored before
+        store(db, claim, make_group(claim.task, [claim.version]))  # refused if it had been stored before
         stored.append(claim.task.index)
     if not granted.claims:
         db.notifier.wait(seen, 0.01)

@@ -33,6 +33,7 @@ from rljax.rollout.workflows.workflow import Workflow
 from rljax.tasks.task import Taskset
 from rljax.trajectory import Group
 
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -197,12 +198,19 @@ class _TimedLedger(AsyncDatabase):
     async def call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Implements `AsyncDatabase.call`."""
         called: Callable[..., object] = function
-        if called in (claims.store, claims.settle):
+        if called is claims.settle:
             await self._thread.work(self._half)
         made = await super().call(function, *args, **kwargs)
         if isinstance(made, claims.ClaimResult):
             await self._thread.work(self._half * len(made.claims))
         return made
+
+    async def call_together(
+        self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]], argument: A
+    ) -> T:
+        """Implements `AsyncDatabase.call_together`, which stores groups."""
+        await self._thread.work(self._half)
+        return await super().call_together(function, argument)
 
 
 @dataclass

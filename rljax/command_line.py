@@ -43,7 +43,7 @@ from rljax.config.sweep import Point, is_sweep, points
 from rljax.config.validate import ConfigError
 from rljax.interrupts import REFUSED, raise_on_interrupt
 from sidecar.errors import printable
-from sidecar.garbage import uncollected_imports
+from sidecar.garbage import collect_seldom, uncollected_imports
 from sidecar.workers import pulse
 
 FAILED = 1
@@ -151,6 +151,7 @@ def run(load: Callable[[], Config], told: Callable[[ConfigError], ConfigError] =
 
     try:
         commands.import_modules(config.mode)
+        collect_seldom()
         share_gpu_memory(config)
         raise_on_interrupt()  # from here on there is something to close
         code = commands.COMMANDS[config.mode](config)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rljax.config.fields import ConfigError, named_explorer
 from rljax.config.schema import Config
 from sidecar.errors import printable
-from sidecar.garbage import collected_seldom, uncollected_imports
+from sidecar.garbage import uncollected_imports
 
 if TYPE_CHECKING:
     from rljax.learner.hosts import Hosts
@@ -30,8 +30,7 @@ def train(config: Config) -> int:
         if hosts is None or hosts.leads:
             return _lead(config, hosts)
         _on_signals(hosts.ask_to_stop)
-        with collected_seldom():
-            follow(config, hosts)
+        follow(config, hosts)
         print(f"{hosts.names[hosts.rank]}: the run has ended here too")
         return 0
 

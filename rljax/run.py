@@ -60,7 +60,6 @@ from rljax.pipeline.train import Outputs, Trainer
 from rljax.weights.channels import open_publisher
 from rljax.weights.publisher import Publisher
 from sidecar.errors import escape_exception, escape_log_records, first_line
-from sidecar.garbage import collected_seldom
 
 T = TypeVar("T")
 
@@ -161,8 +160,7 @@ class Run:
             RunFailedError, TimeoutError, EngineError: as `rljax.rollout.explorer.Explorer.run`.
         """
         launch = LAUNCHERS[self.config.launcher]
-        with collected_seldom():
-            run_explorer(self.config, self.run_dir, self._db, self.model, self._take_tasksets(), launch, on_start)
+        run_explorer(self.config, self.run_dir, self._db, self.model, self._take_tasksets(), launch, on_start)
 
     def evaluate(self, checkpoint: str = "latest") -> dict[str, float]:
         """Scores a checkpoint on the validation tasksets; see `config.checkpoint` for the names.
@@ -212,7 +210,7 @@ class Run:
 
     def _train(self) -> Generator[dict[str, float], None, None]:
         config, db = self.config, self._db
-        with collected_seldom(), contextlib.ExitStack() as parts:
+        with contextlib.ExitStack() as parts:
             parts.callback(self._forget)
             if not self._checked:
                 check_start(config, self._tasksets)  # of one that is refused audit and report stay

@@ -6,9 +6,9 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-MADE = 20_000
-"""Containers made and not freed, after which the collector looks at the youngest. By Python's 700 it goes through all
-that JAX has traced, a million containers, every few steps, and all threads stand still meanwhile.
+FULL = 100
+"""Collections of the middle generation before one of all objects. By Python's 10 a run goes through all that JAX has
+traced, a million containers, every few steps, and all threads stand still meanwhile.
 """
 
 
@@ -29,13 +29,9 @@ def uncollected_imports() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
-def collected_seldom() -> Iterator[None]:
-    """Has the collector of this process look once `MADE` containers are new, unless it looks less often already."""
-    before = gc.get_threshold()
-    if 0 < before[0] < MADE:
-        gc.set_threshold(MADE, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+def collect_seldom() -> None:
+    """Has the collector of this process go through all objects after `FULL` collections of the younger ones: these stay
+    as frequent as they are, and with them the arrays go that JAX lets go of at a collection.
+    """
+    youngest, middle, oldest = gc.get_threshold()
+    gc.set_threshold(youngest, middle, max(oldest, FULL))

@@ -16,7 +16,7 @@ from hypothesis import settings
 from rljax.algorithms import registry
 from rljax.config.registries import Registry
 from rljax.tasks.rewards import registry as rewards
-from sidecar.garbage import MADE
+from sidecar.garbage import collect_seldom
 from tests import libtpu, postgres
 from tests.unoptimised import unoptimised
 
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Spares the garbage collector what stays until the end: it would go through all modules again and again."""
     gc.freeze()
-    gc.set_threshold(MADE, *gc.get_threshold()[1:])  # nor through all that JAX has traced
+    collect_seldom()
     gc.enable()
 
 

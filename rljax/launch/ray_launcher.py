@@ -28,6 +28,7 @@ from rljax.observe.trace import NullTrace, Trace
 from rljax.pipeline.assemble.run import Model, open_ledger, open_model
 from rljax.pipeline.assemble.tasksets import Tasksets
 from rljax.pipeline.run_dir import RunDir
+from sidecar.garbage import collect_seldom
 from sidecar.hosting.ray import Placement, RayEngineLauncher, why_it_died
 from sidecar.workers.child_process import redirect_output
 from sidecar.workers.lifeline import end_group_with_process
@@ -96,6 +97,7 @@ class ExplorerActor:
         self._leave()
 
     def _explore(self, config: Config, placement: Placement) -> None:
+        collect_seldom()
         run = RunDir.create(config)
         with contextlib.closing(open_ledger(config, run)) as db:
             model = open_model(config, run)

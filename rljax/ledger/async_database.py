@@ -23,8 +23,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+TOGETHER = 16
+"""Calls that are made as one: their transaction holds the ledger's lock, and memory, for as long as one small batch."""
+
+
 class AsyncDatabase:
-    """Runs the ledger's calls on one thread, in the order in which they were made.
+    """Runs the ledger's calls on one thread, in the order in which they were made, but for `call_together`.
 
     Attributes:
         spec, clock, notifier: those of the `Database`; they never wait.
@@ -67,10 +71,16 @@ class AsyncDatabase:
     async def call_together(
         self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]], argument: A
     ) -> T:
-        """Calls a function of the ledger once for all callers that wait for their turn with it, and returns this one's
-        result. A caller that is cancelled is as one of `call`.
+        """Calls a function of the ledger once for those that wait for their turn with the same one, `TOGETHER` at most,
+        and returns this one's result. A caller that is cancelled is as one of `call`; who comes later overtakes the
+        other calls that were made since the first.
+
+        Args:
+            function: returns a result for each argument, in their order.
+            argument: this caller's.
 
         Raises:
+            RuntimeError: the thread has ended, as with `call`.
             Exception: what the function raises, or returns as this caller's result.
         """
         made: Future[T] = Future()
@@ -80,19 +90,30 @@ class AsyncDatabase:
             else:
                 self._asked[function] = [(argument, made)]
                 try:
-                    self._executor.submit(self._run, functools.partial(self._answer, function))
+                    called = self._executor.submit(self._run, functools.partial(self._answer_all, function))
                 except BaseException:
                     del self._asked[function]  # nobody is to wait for a thread that has ended
                     raise
+                called.add_done_callback(_log_failure)
         return await self._result(made)
 
-    def _answer(self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]]) -> None:
+    def _answer_all(self, function: Callable[[Database, Sequence[A]], Sequence[T | Exception]]) -> None:
         with self._lock:
             waiting = self._asked.pop(function)
+        for first in range(0, len(waiting), TOGETHER):
+            self._answer(function, waiting[first : first + TOGETHER])
+
+    def _answer(
+        self,
+        function: Callable[[Database, Sequence[A]], Sequence[T | Exception]],
+        waiting: Sequence[tuple[A, Future[T]]],
+    ) -> None:
         asked = [(argument, made) for argument, made in waiting if made.set_running_or_notify_cancel()]
         results: Sequence[T | BaseException]
         try:
             results = function(self._db, [argument for argument, _ in asked]) if asked else []
+            if len(results) != len(asked):
+                raise RuntimeError(f"{function.__name__}: {len(results)} results of {len(asked)} arguments")
         except BaseException as error:
             results = [error] * len(asked)
         for (_, made), result in zip(asked, results, strict=True):

@@ -25,8 +25,7 @@ from rljax.trajectory import Group, TaskId, encode
 g, a, p, r = schema.groups.c, schema.validations.c, schema.processes.c, schema.run.c
 UNLEASED = ("claimed", "ready")
 
-# Statements of each round of an explorer and of each group are built once: to build one takes SQLAlchemy several times
-# what SQLite takes to execute it.
+# Statements of each round and group are built once: that takes SQLAlchemy several times what executing takes SQLite.
 _ALIVE = select(p.pid).where(p.name == bindparam("explorer"), p.alive)
 _VALIDATING = select(a.version, a.explorer).where(a.state == "claimed").order_by(a.version)
 _PENDING_VALIDATION = select(a.version).where(a.state.in_(schema.UNFINISHED)).limit(1)
@@ -105,8 +104,8 @@ def register_tasksets(tx: Transaction, tasksets: Sequence[TasksetSize], explorer
             where = schema.tasksets.c.name == taskset.name
             tx.execute(update(schema.tasksets).where(where).values(weight=taskset.weight, start=start))
     if explorer is not None:
-        served_by = update(schema.processes).where(schema.processes.c.name == explorer)
-        tx.execute(served_by.values(tasksets=json.dumps([taskset.name for taskset in tasksets])))
+        names = json.dumps([taskset.name for taskset in tasksets])
+        tx.execute(update(schema.processes).where(p.name == explorer).values(tasksets=names))
 
 
 def _differs(taskset: TasksetSize, known: Row) -> str | None:
@@ -217,10 +216,8 @@ def unconsumed_steps(tx: Transaction, row: Row) -> list[int]:
     if tx.spec.fill_interval:
         return list(range(row.announced, row.trained))
     s = schema.steps.c
-    rows = tx.execute(
-        select(s.step).where(s.lineage == row.lineage, s.publishes, s.step >= row.announced, s.step < row.trained)
-    )
-    return [r.step for r in rows]
+    where = (s.lineage == row.lineage, s.publishes, s.step >= row.announced, s.step < row.trained)
+    return [r.step for r in tx.execute(select(s.step).where(*where))]
 
 
 def _claimable_groups(tx: Transaction, spec: RunSpec, row: Row) -> tuple[int, str]:
@@ -311,34 +308,41 @@ def held_by(tx: Transaction, explorer: str) -> set[int]:
     return {row.claim for row in tx.execute(select(g.claim).where(g.state == "claimed", g.explorer == explorer))}
 
 
-def store(db: Database, stored: Sequence[tuple[Claim, Group]]) -> list[StaleWriterError | ValueError | None]:
-    """Stores whole groups in one transaction and closes their claims; returns for each why it is not kept, or None.
-
-    A StaleWriterError: the claim is no longer this one's, or a token is of a withdrawn version and the task is open
-    again. A ValueError: a token is older than the claim allows.
+def store(db: Database, stored: Sequence[tuple[Claim, Group]]) -> list[Exception | None]:
+    """Stores whole groups in one transaction and closes their claims; returns for each why it is not kept, or None: a
+    StaleWriterError where the claim is no longer this one's, or a token is of a withdrawn version and the task is open
+    again; a ValueError where a token is older than the claim allows; what `encode` raises.
     """
-    made = [(claim, group.version_counts(), encode(group)) for claim, group in stored]
-    return db.write(lambda tx: [_kept(tx, *one) for one in made])
+    packed = [_packed(group) for _, group in stored]
+    return db.write(lambda tx: [_refusal(tx, claim, one) for (claim, _), one in zip(stored, packed, strict=True)])
 
 
-def _kept(
-    tx: Transaction, claim: Claim, counts: Mapping[int, int], payload: bytes
-) -> StaleWriterError | ValueError | None:
+def _packed(group: Group) -> tuple[Mapping[int, int], bytes] | Exception:
+    try:
+        return group.version_counts(), encode(group)
+    except Exception as error:  # a workflow's: the other groups are whole
+        return error
+
+
+def _refusal(tx: Transaction, claim: Claim, packed: tuple[Mapping[int, int], bytes] | Exception) -> Exception | None:
+    """Stores a group, or returns why it cannot be."""
+    if isinstance(packed, Exception):
+        return packed
+    counts, payload = packed
     try:
         row = _held(tx, claim)
     except StaleWriterError as error:
         return error
     if counts and min(counts) < claim.version:
         return ValueError(f"group {claim.group_id}: a token of version {min(counts)}, claimed at {claim.version}")
-    # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
-    standing = row.announced if row.announced >= 0 else row.trained
     newest = max(counts, default=None)
-    if newest is not None and newest > standing:
+    # Between a restart and its first announcement, the versions up to the checkpoint's are those that stand.
+    if newest is not None and newest > (row.announced if row.announced >= 0 else row.trained):
         tx.execute(_SETTLE, {"group": claim.group_id, "state": "open"})
         return StaleWriterError(f"group {claim.group_id}: tokens of version {newest}, which was withdrawn")
     tx.execute(_STORE_PAYLOAD, {"group_id": claim.group_id, "data": payload})
-    values = {"state": "ready", "stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
-    tx.execute(_SETTLE, {"group": claim.group_id, **values})
+    said = {"stored_at": tx.now(), "max_version": newest, "version_counts": json.dumps(counts)}
+    tx.execute(_SETTLE, {"group": claim.group_id, "state": "ready", **said})
     return None
 
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from rljax.ledger import processes, schema
-from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.async_database import TOGETHER, AsyncDatabase
 from rljax.ledger.database import Database, LedgerError, StaleWriterError
 from rljax.ledger.sqlite import SqliteFile
 from tests.ledger.builders import make_spec
@@ -151,6 +151,32 @@ def test_who_waits_together_is_one_call_and_each_has_a_result_of_his_own(file: W
         assert (type(bad), str(bad)) == (ValueError, "bad")
         assert isinstance(c, asyncio.CancelledError)
         assert notes(db) == ["a", "b+bad+d"], "what is under way nobody joins, and who was cancelled is not in it"
+
+    run(file, act)
+
+
+def test_of_many_so_many_are_one_call_and_no_more_and_none_is_forgotten(file: Watched) -> None:
+    async def act(ledger: AsyncDatabase, db: Database) -> None:
+        names = [f"{n}" for n in range(2 * TOGETHER + 1)]
+        async with locked(file) as waits:
+            ledger.post(processes.note, "e", "fault", "posted")
+            await waits.wait()
+            asked = [asyncio.ensure_future(ledger.call_together(noted, name)) for name in names]
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*asked) == names
+        first, second, third = names[:TOGETHER], names[TOGETHER:-1], names[-1:]
+        assert notes(db) == ["posted", *map("+".join, (first, second, third))]
+
+    run(file, act)
+
+
+def test_a_function_that_forgets_a_caller_is_said_to_all(file: Watched) -> None:
+    async def act(ledger: AsyncDatabase, db: Database) -> None:
+        def forgets(db: Database, messages: Sequence[str]) -> list[str]:
+            return list(messages[1:])
+
+        with pytest.raises(RuntimeError, match="forgets: 0 results of 1 arguments"):
+            await ledger.call_together(forgets, "a")
 
     run(file, act)
 

@@ -344,16 +344,20 @@ def test_a_token_older_than_its_claim_is_a_bug_of_the_caller(place: Backend) -> 
 
 
 def test_of_groups_that_are_stored_together_each_is_kept_or_refused_by_itself(place: Backend) -> None:
-    bench = LedgerBench(place, make_spec(alpha=0, b=5))
+    bench = LedgerBench(place, make_spec(alpha=0, b=6))
     advance(bench, 1)
-    kept, expired, old, withdrawn, last = bench.claim()
+    held = kept, expired, old, withdrawn, odd, last = bench.claim()
     claims.settle(bench.db, expired, "dropped", "late")
-    tokens = [(kept, [1]), (expired, [1]), (old, [1, 0]), (withdrawn, [2]), (last, [1])]
-    found = claims.store(bench.db, [(claim, make_group(claim.task, versions)) for claim, versions in tokens])
-    assert [type(one) for one in found] == [type(None), StaleWriterError, ValueError, StaleWriterError, type(None)]
+    tokens = {kept: [1], expired: [1], old: [1, 0], withdrawn: [2], odd: [1], last: [1]}
+    groups = {claim: make_group(claim.task, versions) for claim, versions in tokens.items()}
+    (its,) = groups[odd].trajectories
+    unwritten = dataclasses.replace(its, metrics={"score": object()})
+    groups[odd] = dataclasses.replace(groups[odd], trajectories=(unwritten,))
+    found = claims.store(bench.db, list(groups.items()))
+    kinds = [type(None), StaleWriterError, ValueError, StaleWriterError, TypeError, type(None)]
+    assert [type(one) for one in found] == kinds
     states = {row.id: row.state for row in sql(bench.db, "SELECT id, state FROM groups")}
-    now = [states[claim.group_id] for claim in (kept, expired, old, withdrawn, last)]
-    assert now == ["ready", "dropped", "claimed", "open", "ready"]
+    assert [states[claim.group_id] for claim in held] == ["ready", "dropped", "claimed", "open", "claimed", "ready"]
 
 
 def test_checkpoint_of_a_replaced_learner_does_not_survive(place: Backend) -> None:

@@ -17,7 +17,7 @@ import jax
 import psutil
 import pytest
 
-from rljax import command_line
+from rljax import command_line, commands
 from rljax.command_line import main
 from rljax.config.load import load_config
 from rljax.config.schema import (
@@ -140,6 +140,16 @@ def test_a_model_without_a_tokenizer_is_refused_in_one_line_and_leaves_nothing(
         f"rljax: model.path={directory}: {directory} has no tokenizer.json; save the model with a fast tokenizer\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_a_mode_does_is_done_with_a_collector_that_goes_through_everything_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = list[str]()
+    monkeypatch.setattr(command_line, "collect_seldom", lambda: done.append("seldom"))
+    monkeypatch.setitem(commands.COMMANDS, "both", lambda config: done.append(config.mode) or 0)
+    assert command_line.run(lambda: CONFIG) == 0
+    assert done == ["seldom", "both"]
 
 
 def written(root: Path) -> dict[Path, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from sqlalchemy import Connection
 
 from rljax.ledger import claims, retry, sqlite, versions
 from rljax.ledger.async_database import AsyncDatabase
+from rljax.ledger.claims import Claim
 from rljax.ledger.database import Database
 from rljax.ledger.sqlite import SqliteFile
 from rljax.rollout.workflows.workflow import Attempt
 from rljax.tasks.task import Task
+from rljax.trajectory import Group
 from tests.rollout.simulation import SPEC, build
 
 
@@ -23,6 +26,13 @@ def test_a_ledger_that_another_holds_stops_no_environment(tmp_path: Path, monkey
     """Who lets go of the file is one of the explorer's own members: were they held up with it, it would never be."""
     monkeypatch.setattr(retry, "LOCK_TIMEOUT", 2.0)
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
+    stored, store = list[int](), claims.store
+
+    def watched(db: Database, groups: Sequence[tuple[Claim, Group]]) -> list[Exception | None]:
+        stored.append(len(groups))
+        return store(db, groups)
+
+    monkeypatch.setattr(claims, "store", watched)
 
     async def main() -> None:
         loop, waits = asyncio.get_running_loop(), asyncio.Event()
@@ -54,6 +64,7 @@ def test_a_ledger_that_another_holds_stops_no_environment(tmp_path: Path, monkey
         await exploring
         assert waits.is_set()
         assert claims.states(db) == {"ready": 4}
+        assert max(stored) > 1, "those that ended while the file was held are stored together"
         other.close()
         db.close()
 

@@ -188,7 +188,9 @@ def _engine(schedule: Schedule, index: int) -> SimulatedEngine:
 
 
 class _TimedLedger(AsyncDatabase):
-    """The ledger's calls, made at once: but to claim and to end a group each takes half of ``seconds``."""
+    """The ledger's calls, made at once: but to claim and to end a group each takes half of ``seconds``, one after the
+    other. So many as in the run that was measured are stored together: its seconds are a group's share of that.
+    """
 
     def __init__(self, db: Database, seconds: float) -> None:
         super().__init__(db, InlineExecutor())

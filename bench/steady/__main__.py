@@ -39,7 +39,16 @@ WARM = 0.25
 """Share of a run that is not counted, unless two mean trajectories are shorter."""
 SETTINGS = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB"}
 """PostgreSQL's own defaults, which the server of the tests goes without."""
-COLUMNS = ("claim", "claim, nothing yet", "store", "store, queued", "lease", "lease, nothing yet", "mark_trained", "heartbeat")
+COLUMNS = (
+    "claim",
+    "claim, nothing yet",
+    "store",
+    "store, queued",
+    "lease",
+    "lease, nothing yet",
+    "mark_trained",
+    "heartbeat",
+)
 
 
 @contextlib.contextmanager

@@ -69,6 +69,12 @@ def notes(db: Database) -> list[str]:
     return db.read(lambda tx: [row.message for row in tx.execute(events)])
 
 
+def noted(db: Database, messages: Sequence[str]) -> list[str | Exception]:
+    """Notes all of them at once; of what is ``bad`` it says so."""
+    processes.note(db, "e", "fault", "+".join(messages))
+    return [ValueError(message) if message == "bad" else message.upper() for message in messages]
+
+
 def test_a_call_that_waits_for_the_lock_holds_nobody_else_up(file: Watched) -> None:
     """The lock is let go of by the event loop itself: were that held up, nobody would ever do so."""
 
@@ -113,10 +119,20 @@ def test_a_call_that_is_cancelled_before_its_turn_is_not_made(file: Watched) -> 
     run(file, act)
 
 
-def test_who_is_cancelled_while_his_call_runs_goes_on_when_it_has_ended(file: Watched) -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ledger: ledger.call(processes.note, "e", "fault", "first"),
+        lambda ledger: ledger.call_together(noted, "first"),
+    ],
+    ids=["alone", "together"],
+)
+def test_who_is_cancelled_while_his_call_runs_goes_on_when_it_has_ended(
+    file: Watched, ask: Callable[[AsyncDatabase], Coroutine[Any, Any, None]]
+) -> None:
     async def act(ledger: AsyncDatabase, db: Database) -> None:
         async with locked(file) as waits:
-            noting = asyncio.ensure_future(ledger.call(processes.note, "e", "fault", "first"))
+            noting = asyncio.ensure_future(ask(ledger))
             await waits.wait()
             for _ in range(2):  # however often he is
                 noting.cancel()
@@ -128,12 +144,6 @@ def test_who_is_cancelled_while_his_call_runs_goes_on_when_it_has_ended(file: Wa
         assert notes(db) == ["first"]
 
     run(file, act)
-
-
-def noted(db: Database, messages: Sequence[str]) -> list[str | Exception]:
-    """Notes all of them at once; of what is ``bad`` it says so."""
-    processes.note(db, "e", "fault", "+".join(messages))
-    return [ValueError(message) if message == "bad" else message.upper() for message in messages]
 
 
 def test_who_waits_together_is_one_call_and_each_has_a_result_of_his_own(file: Watched) -> None:
@@ -177,22 +187,6 @@ def test_a_function_that_forgets_a_caller_is_said_to_all(file: Watched) -> None:
 
         with pytest.raises(RuntimeError, match="forgets: 0 results of 1 arguments"):
             await ledger.call_together(forgets, "a")
-
-    run(file, act)
-
-
-def test_who_is_cancelled_while_the_call_of_all_runs_goes_on_when_it_has_ended(file: Watched) -> None:
-    async def act(ledger: AsyncDatabase, db: Database) -> None:
-        async with locked(file) as waits:
-            noting = asyncio.ensure_future(ledger.call_together(noted, "first"))
-            await waits.wait()
-            noting.cancel()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert not noting.done(), "its transaction is still to be made"
-        with pytest.raises(asyncio.CancelledError):
-            await noting
-        assert notes(db) == ["first"]
 
     run(file, act)
 

@@ -67,7 +67,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> Iterator[RewardRunner]:
-    with RewardRunner(["forms:shares"], timeout=3.0, workers=2) as runner:
+    with RewardRunner(["forms:shares"], timeout=30.0, workers=2) as runner:
         yield runner
 
 

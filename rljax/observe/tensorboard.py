@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rljax.observe.tracking import BINS, Entry
+
+
+@contextlib.contextmanager
+def _absent(package: str) -> Iterator[None]:
+    """Hides an installed package, unless it is imported already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+with _absent("torch"):  # it would be imported for tensors that nobody logs: seconds of CPU, and 180 MiB
+    from tensorboardX import SummaryWriter
 
 
 class TensorBoard:
@@ -39,9 +59,6 @@ class TensorBoard:
         self._writer = None
 
     def _open(self, purge_step: int | None) -> Any:
-        # Imported here: it takes seconds where torch is installed.
-        from tensorboardX import SummaryWriter
-
         # Of two writers that open within one second, the second would overwrite the first without a suffix.
         suffix = f".{time.time_ns()}"
         return SummaryWriter(str(self._directory), purge_step=purge_step, flush_secs=10, filename_suffix=suffix)

@@ -6,7 +6,10 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+import rljax
 from rljax.config import extras
 from rljax.config.load import load_config
 from rljax.observe import tracking
@@ -115,6 +119,19 @@ def test_texts_are_cut(tmp_path: Path) -> None:
     tracker.write(1, texts={"samples/1": "x" * 100_000})
     tracker.close()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < tracking.TEXT_CHARACTERS + 1000
+
+
+@pytest.mark.parametrize("before", ["", "import torch"])
+def test_an_installed_torch_is_imported_by_who_asks_for_it_alone(tmp_path: Path, before: str) -> None:
+    (tmp_path / "torch.py").write_text("print('torch is imported')\nclass Tensor: pass\n")
+    opened = (
+        "from rljax.observe.tensorboard import TensorBoard\nTensorBoard(Path('events')).purge(1)\nprint('it is open')"
+    )
+    program = f"from pathlib import Path\n{before}\n{opened}\nimport torch"
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(rljax.__file__).parents[1])])}
+    said = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | paths, text=True)
+    order = ["torch is imported", "it is open"]
+    assert said.splitlines() == (order if before else order[::-1])
 
 
 @pytest.mark.slow

@@ -65,6 +65,8 @@ SIDES: Mapping[str, Sequence[str]] = {
     "trl": (),
 }
 """Keys of the config besides those that all sides have."""
+SHARED = {"OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+"""What all sides find in their environment. Python compiles what it imports once, as on a user's machine."""
 MIB = 2**20
 
 
@@ -165,7 +167,7 @@ def take(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> T
                 command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1", **environment},
+                env={**os.environ, **SHARED, **environment},
             )
         finally:
             os.sched_setaffinity(0, mine)

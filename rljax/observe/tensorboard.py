@@ -15,7 +15,7 @@ from rljax.observe.tracking import BINS, Entry
 
 @contextlib.contextmanager
 def _absent(package: str) -> Iterator[None]:
-    """Hides an installed package, unless it is imported already."""
+    """Hides an installed package from all threads, unless it is imported already."""
     if package in sys.modules:
         yield
         return
@@ -23,10 +23,13 @@ def _absent(package: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[package]
+        if sys.modules[package] is None:  # no thread was amid its import
+            del sys.modules[package]
 
 
-with _absent("torch"):  # it would be imported for tensors that nobody logs: seconds of CPU, and 180 MiB
+# torch would be imported for tensors that nobody logs: seconds of CPU, and 178 MiB. It is hidden here, as the program
+# starts and imports what it consists of, because nobody's code runs yet that might ask for it.
+with _absent("torch"):
     from tensorboardX import SummaryWriter
 
 

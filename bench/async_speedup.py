@@ -5,12 +5,13 @@
 What: the real program (``python -m rljax.main``) on `bench/async_config.py`: a random transformer of 1.6M parameters
 answers 64 prompts a batch with up to 64 tokens; learning rate 1e-6, so that lengths stay. The learner's process
 (with explorer and scheduler) is pinned to the first core, the engine (``sidecar.engine=vllm``, one thread) to the
-second. Each round runs α = 0, α = 1 with the least S, and α = 1 with S one more; their order turns from round to round.
+second. Each round runs α = 0, α = 1 with the least S, and S one more with α = 1 and with α = 2; their order turns from
+round to round.
 
 G and T are ``time/engine_busy`` and ``time/train`` of a step at α = 0, on average over the steps behind the first few,
-in which programs are compiled. bound = (G + T) / max(G, T) is how much faster α = 1 can be; speed-up is the seconds of
-a step at α = 0 over those at α = 1, "of the bound" the one over the other. The last column is less kind: max(G, T) over
-the seconds of a step, so that what both runs waste counts too.
+in which programs are compiled. bound = (G + T) / max(G, T) is how much faster another α can be; speed-up is the seconds
+of a step at α = 0 over those of the run, "of the bound" the one over the other. The last column is less kind:
+max(G, T) over the seconds of a step, so that what both runs waste counts too.
 
 Beside that, of the last round of each, the budget of a step (`rljax.observe.budget`): where each process's seconds go,
 with the least step (the longer of what learner and engine do) and the bound as they would be without each part. It is
@@ -43,6 +44,7 @@ RUNS = {
     "α = 0": ("async_generation_ratio=0.0",),
     "α = 1, S = 1": ("async_generation_ratio=1.0",),
     "α = 1, S = 2": ("async_generation_ratio=1.0", "max_staleness=2"),
+    "α = 2, S = 2": ("async_generation_ratio=2.0",),
 }
 SYNCHRONOUS = "α = 0"
 RUN_SECONDS = 1800.0

@@ -47,7 +47,6 @@ if ctypes.CDLL(None).shmget(1234, 4096, 0o1600) >= 0: print(30)
 LEAVES = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        {0}\n    os._exit(0)\n"
 FORKS = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
 
-HANG_SECONDS, END_SECONDS = 3.0, 60.0  # a program that ends by itself has time for it beside one that takes every core
 PROGRAMS = {  # and the share of the tests that it passes: a constant is right once
     "honest": (ANSWER, 1.0),
     "a constant": ("print(7)", 0.5),
@@ -60,6 +59,14 @@ PROGRAMS = {  # and the share of the tests that it passes: a constant is right o
     "right, then status 1": (ANSWER + "raise SystemExit(1)", 0.0),
     "right, then a crash": (ANSWER + "import ctypes\nctypes.string_at(0)", 0.0),
     "right, and out before its end": (ANSWER + "import os\nos._exit(0)\nraise SystemExit(1)", 1.0),
+    "right, then never an end": (ANSWER + "while True: pass", 0.0),
+    "right, then asleep without outputs": (ANSWER + "import os, time\nos.closerange(0, 3)\ntime.sleep(600)", 0.0),
+    "right, then another program": (ANSWER + "import os\nos.execv('/bin/sleep', ['sleep', '600'])", 0.0),
+    "right, then a thread that stays": (
+        ANSWER + "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()",
+        0.0,
+    ),
+    "right, then many": (ANSWER + FORKS, 0.0),
     "right, then endless errors": (ANSWER + "import sys\nwhile True: sys.stderr.write('x' * 1000)", 0.0),
     "right, beside a child that stays": (LEAVES.format("time.sleep(600)") + ANSWER, 1.0),
     "right, beside a child that writes on": (
@@ -68,31 +75,22 @@ PROGRAMS = {  # and the share of the tests that it passes: a constant is right o
     ),
     "endless output": ("while True: print(7)", 0.0),
 }
-THAT_HANG = {  # they pass nothing
-    "right, then never an end": ANSWER + "while True: pass",
-    "right, then asleep without outputs": ANSWER + "import os, time\nos.closerange(0, 3)\ntime.sleep(600)",
-    "right, then another program": ANSWER + "import os\nos.execv('/bin/sleep', ['sleep', '600'])",
-    "right, then a thread that stays": ANSWER
-    + "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()",
-    "right, then many": ANSWER + FORKS,
-}
+THAT_HANG = ("never an end", "asleep without outputs", "another program", "a thread that stays", "many")
+HANG_SECONDS, END_SECONDS = 5.0, 60.0  # what ends by itself has time for it beside one that takes every core
 
 
 @pytest.mark.slow
 def test_the_verdict_is_right_and_nothing_stays() -> None:
-    def share(program: str, seconds: float) -> float:
+    def share(name: str) -> float:
         task = Task("t", (), "", metadata={"tests": TESTS})  # type: ignore[arg-type]
-        response = f"```python\n{program}\n```"
+        response = f"```python\n{PROGRAMS[name][0]}\n```"
+        seconds = HANG_SECONDS if name.removeprefix("right, then ") in THAT_HANG else END_SECONDS
         scored = code(task, response, partial=True, timeout=seconds, total_timeout=2 * seconds, memory_mb=512)
         return scored.parts["passed"]
 
     with ThreadPoolExecutor(4) as pool:
-        hung = {name: pool.submit(share, program, HANG_SECONDS) for name, program in THAT_HANG.items()}
-        ended = {name: pool.submit(share, program, END_SECONDS) for name, (program, _) in PROGRAMS.items()}
-    assert {name: call.result() for name, call in ended.items()} == {
-        name: wanted for name, (_, wanted) in PROGRAMS.items()
-    }
-    assert {call.result() for call in hung.values()} == {0.0}
+        found = dict(zip(PROGRAMS, pool.map(share, PROGRAMS), strict=True))
+    assert found == {name: wanted for name, (_, wanted) in PROGRAMS.items()}
     assert (
         psutil.wait_procs([process for process in psutil.Process().children(recursive=True) if is_inside(process)], 30)[
             1

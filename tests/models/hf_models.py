@@ -167,10 +167,15 @@ def our_logits(
 
 
 def assert_same_logits(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
-    """The largest difference is below `tolerance`, and every row's favourite is the same."""
+    """The largest difference is below `tolerance`, and every row's favourite is the same, unless it leads by less than
+    a fifth of that: which of two such is first depends on the order in which a processor sums.
+    """
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < tolerance
-    np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
+    second, first = np.moveaxis(np.partition(expected, -2, -1)[..., -2:], -1, 0)
+    leads = first - second > 0.2 * tolerance
+    assert leads.mean() > 0.9
+    np.testing.assert_array_equal(found.argmax(-1)[leads], expected.argmax(-1)[leads])
 
 
 def logprobs_over_kept_kv(old: PreTrainedModel, new: PreTrainedModel, tokens: np.ndarray, read: int) -> np.ndarray:

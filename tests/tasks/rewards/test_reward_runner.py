@@ -121,7 +121,7 @@ async def test_registered_functions_run_here_on_threads_with_a_deadline() -> Non
         raise ValueError("no")
 
     before = children()
-    with RewardRunner(["mine_quick"], timeout=0.5, workers=1) as runner:
+    with RewardRunner(["mine_quick"], timeout=2.0, workers=1) as runner:
         assert (await runner.score(task("mine_quick"), "four")).score == 4
         assert seen[0] is not threading.main_thread()
         with pytest.raises(RewardError, match=r"mine_raises': ValueError: no \(.*test_reward_runner.py:"):

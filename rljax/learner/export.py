@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rljax.config.engines import ENGINES
 from rljax.config.model import LoraConfig
 from rljax.config.schema import Config
 from rljax.learner.objective import DTYPES
@@ -19,13 +21,14 @@ from rljax.models.common.lora import merged_layer
 from rljax.models.common.params import Params
 from rljax.models.common.placing import readable
 from rljax.models.hf_names import layer_of, layer_to_hf, tensor_shapes, top_to_hf, under_layer
+from rljax.models.layered import InLayers, LayeredTensors
 from sidecar.channels.versions import AdapterInfo
 
 Exports = tuple[Any, Any]
 """Jitted functions: of the parameters, for the tensors outside of the layers; of the stacked layers and a number."""
 
 
-class ExportedWeights(Mapping[str, jax.Array]):
+class ExportedWeights(InLayers):
     """Weights by Hugging Face name, in the order of the layers. Each layer is made when a tensor of it is asked for,
     with the next, which the devices compute meanwhile, and others are let go: who takes them in order, and keeps none,
     needs room for two.
@@ -34,16 +37,23 @@ class ExportedWeights(Mapping[str, jax.Array]):
     the state. What was read, training never touches.
     """
 
-    def __init__(self, params: Params, names: Mapping[str, int | None], layers: int, exports: Exports) -> None:
-        """Takes parameters of so many layers, the layer of each tensor by its name (None: outside of them), and what
-        `make_export` or `make_adapter_export` made for the dtype.
+    def __init__(
+        self,
+        params: Params,
+        names: Mapping[str, int | None],
+        layers: int,
+        exports: Exports,
+        by_layer: Callable[[], LayeredTensors | None] = lambda: None,
+    ) -> None:
+        """Takes parameters of so many layers, the layer of each tensor by its name (None: outside of them), what
+        `make_export` or `make_adapter_export` made for the dtype, and what `by_layer` is to do.
         """
         self.before: Callable[[int | None], None] = lambda layer: None
         """Called with a layer before it is made; None: what is outside of the layers."""
         self._params = params
         self._names = names
         self._top, self._one_layer = exports
-        self._last = layers - 1
+        self._last, self._by_layer = layers - 1, by_layer
         self._made: dict[int | None, dict[str, jax.Array]] = {}
 
     def __getitem__(self, name: str) -> jax.Array:
@@ -71,11 +81,22 @@ class ExportedWeights(Mapping[str, jax.Array]):
             return dict(readable(self._top(self._params)))
         return under_layer(layer, readable(self._one_layer(self._params["layers"], layer)))
 
+    def by_layer(self) -> LayeredTensors | None:
+        """See `InLayers.by_layer`."""
+        return self._by_layer()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def hands_over(config: Config) -> bool:
+    """Returns whether the engines are threads of the learner's process, which has one device and sends whole models."""
+    in_process = ENGINES[config.sidecar.engine].in_process and config.launcher == "local"
+    together = config.mode == "both" and in_process and not config.explorer.own_process
+    return together and config.learner.mesh.size == 1 and not publishes_adapter(config)
 
 
 class Exporter:
@@ -84,8 +105,9 @@ class Exporter:
     def __init__(self, config: Config, architecture: Architecture) -> None:
         """Makes no program before it is needed."""
         self._adapter, self._model, self._lora = publishes_adapter(config), config.model, config.model.lora
-        self._architecture = architecture
+        self._architecture, self._hands_over = architecture, hands_over(config)
         self._exports: dict[str, Exports] = {}
+        self._layered: dict[str, Exports] = {}
 
     def tensors(self, params: Params, trained: Params, dtype: str) -> ExportedWeights:
         """Returns the tensors of a version in a dtype, ``fp32`` or ``bf16``, of all parameters of the model and of what
@@ -93,7 +115,8 @@ class Exporter:
         """
         names: dict[str, int | None] = {name: layer_of(name) for name in tensor_shapes(self._architecture)}
         if not self._adapter:
-            return ExportedWeights(params, names, self._architecture.num_layers, self._in(dtype))
+            by_layer = functools.partial(self._by_layer, params, dtype)
+            return ExportedWeights(params, names, self._architecture.num_layers, self._in(dtype), by_layer)
         return ExportedWeights(
             trained, dict.fromkeys(stacked_names(self._architecture, self._lora)), 0, self._in(dtype)
         )
@@ -111,12 +134,26 @@ class Exporter:
         return AdapterInfo(base, self._model.dtype, self._lora.scale)
 
     def programs(self, params: Params, trained: Params, dtype: str) -> list[Program]:
-        """Returns the programs by which `tensors` makes them."""
-        top, one_layer = self._in(dtype)
+        """Returns the programs by which `tensors` makes them, for engines in this process by layer."""
+        top, one_layer = self._in_layers(dtype) if self._hands_over else self._in(dtype)
         if self._adapter:
             return [Program("export", top, (trained,), publishes=True)]
         layer = Program("export of a layer", one_layer, (params["layers"], 0), publishes=True)
         return [Program("export", top, (params,), publishes=True), layer]
+
+    def _by_layer(self, params: Params, dtype: str) -> LayeredTensors | None:
+        if not self._hands_over:
+            return None
+        top, one_layer = self._in_layers(dtype)
+        layers = tuple(one_layer(params["layers"], layer) for layer in range(self._architecture.num_layers))
+        # of the learner's mesh of one device its engine, which knows no mesh, takes the device's own array
+        here = jax.tree.map(lambda x: x.addressable_data(0), {**top(params), "layers": layers})
+        return LayeredTensors(jax.block_until_ready(here), self._architecture)
+
+    def _in_layers(self, dtype: str) -> Exports:
+        if dtype not in self._layered:
+            self._layered[dtype] = make_layered_export(DTYPES[dtype])
+        return self._layered[dtype]
 
     def _in(self, dtype: str) -> Exports:
         if dtype not in self._exports:
@@ -139,6 +176,20 @@ def make_export(architecture: Architecture, dtype: Any) -> Exports:
     def one_layer(layers: Params, layer: Array) -> dict[str, Array]:
         tensors = layer_to_hf(merged_layer(layers, layer), architecture)
         return {name: x.astype(dtype) for name, x in tensors.items()}
+
+    return top, one_layer
+
+
+def make_layered_export(dtype: Any) -> Exports:
+    """Makes what `make_export` does, of parameters as an engine in this process computes with them."""
+
+    @jax.jit
+    def top(params: Params) -> Params:
+        return {key: jnp.copy(x).astype(dtype) for key, x in params.items() if key != "layers"}
+
+    @jax.jit
+    def one_layer(layers: Params, layer: Array) -> Params:
+        return {key: x.astype(dtype) for key, x in merged_layer(layers, layer).items()}
 
     return top, one_layer
 

@@ -24,7 +24,7 @@ from rljax.learner.sharding import AXES
 from rljax.models.common.architecture import Architecture
 from rljax.observe.accelerators import attached_accelerators
 from rljax.observe.formatting import short
-from rljax.pipeline.assemble.devices import engine_devices, engine_gpus, shares_only_accelerator
+from rljax.pipeline.assemble.devices import engine_devices, engine_gpus, takes_versions_over
 from rljax.pipeline.assemble.engines import local_platform
 from sidecar.extras import install_command
 
@@ -176,7 +176,7 @@ def _policy(config: Config) -> list[str]:
 
 
 def _channel(config: Config) -> str:
-    if config.sync_method == "checkpoint" and shares_only_accelerator(config):
+    if config.sync_method == "checkpoint" and not config.sync_deltas and takes_versions_over(config):
         return "memory, and as files for other explorers (sync_method=memory writes none)"
     return config.sync_method
 

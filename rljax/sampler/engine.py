@@ -11,6 +11,7 @@ import numpy as np
 from rljax.models.common.architecture import Architecture
 from rljax.models.common.params import Params
 from rljax.models.hf_names import check_tensors
+from rljax.models.layered import LayeredTensors
 from rljax.sampler import programs
 from rljax.sampler.adapted import Below, FrozenWeights
 from rljax.sampler.batch import RunningBatch
@@ -110,6 +111,8 @@ class EmbeddedEngine(SteppedEngine):
 
     def _whole(self, published: PublishedVersion) -> Params:
         given, a = published.tensors, self._architecture
+        if isinstance(given, LayeredTensors) and (params := given.on(a, self._dtype, self._device)) is not None:
+            return params
         check_tensors(given, a)
         return programs.place(given, architecture=a, dtype=self._dtype, device=self._device)
 

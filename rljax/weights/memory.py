@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from rljax.models.layered import InLayers, LayeredTensors
 from rljax.weights.gathering import Tensors, check_dtypes, gathered, infos_of, on_host
 from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
 from sidecar.channels import memory
@@ -45,7 +46,11 @@ class MemoryPublisher:
         self.metrics: Mapping[str, float] = {}
 
     def take(self, tensors: Tensors) -> Tensors:
-        """See `rljax.weights.publisher.Publisher.take`: arrays of an accelerator stay on it."""
+        """See `rljax.weights.publisher.Publisher.take`: as engines compute with them, or else arrays of an accelerator
+        stay on it.
+        """
+        if (layered := by_layer(tensors)) is not None:
+            return layered
         return dict(tensors) if is_on_accelerator(next(iter(tensors.values()))) else on_host(tensors)
 
     def publish(
@@ -87,19 +92,21 @@ class MemoryPublisher:
             self._drop(self._addresses.popitem()[1])
 
     def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
-        if not is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
+        if (layered := by_layer(tensors)) is not None:
+            memory.keep(address, describe_layered(head, layered))
+        elif is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
+            memory.keep(address, describe_on_device(head, dict(tensors)))
+        else:
             memory.keep(address, describe(head, tensors))
-            return
-        memory.keep(address, describe_on_device(head, dict(tensors)))
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
 
 
 class SharedDevicePublisher(OrbaxPublisher):
-    """Publishes versions as files, and hands the newest to engines in threads of this process as the learner's
-    accelerator has it: they read no file. It takes the device's memory until the next is published; where there is no
-    room for it, they read the files.
+    """Publishes versions as files, and hands the newest to engines in threads of this process as the learner's device
+    has it: they read no file. It takes the device's memory until the next is published, where engines compute with
+    just that of theirs alone; where there is no room for it, they read the files.
     """
 
     _newest = ""
@@ -109,7 +116,8 @@ class SharedDevicePublisher(OrbaxPublisher):
         """See `rljax.weights.publisher.Publisher.take`: they stay on the device where it has room, else on the host."""
         memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
         try:
-            return dict(tensors)
+            layered = by_layer(tensors)
+            return dict(tensors) if layered is None else layered
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -129,11 +137,16 @@ class SharedDevicePublisher(OrbaxPublisher):
         adapter: AdapterInfo | None = None,
     ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
-        taken = self.take(tensors)
+        taken, head = self.take(tensors), Manifest(version, lineage, model, dtype, {}, adapter)
+        if isinstance(taken, LayeredTensors):
+            path = super().publish(version, lineage, taken, model=model, dtype=dtype, adapter=adapter)
+            memory.keep(path, describe_layered(head, taken))
+            self._newest = path
+            return path
         if not isinstance(next(iter(taken.values())), jax.Array):
             return super().publish(version, lineage, taken, model=model, dtype=dtype, adapter=adapter)
         path = super().publish(version, lineage, _Copies(taken), model=model, dtype=dtype, adapter=adapter)
-        memory.keep(path, describe_on_device(Manifest(version, lineage, model, dtype, {}, adapter), taken))
+        memory.keep(path, describe_on_device(head, taken))
         self._newest = path
         return path
 
@@ -162,6 +175,24 @@ class _Copies(Mapping[str, jax.Array]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+
+def by_layer(tensors: Tensors) -> LayeredTensors | None:
+    """Returns tensors as engines of this process compute with them, made once; None of those that are made by name."""
+    if isinstance(tensors, LayeredTensors):
+        return tensors
+    return tensors.by_layer() if isinstance(tensors, InLayers) else None
+
+
+def describe_layered(head: Manifest, tensors: LayeredTensors) -> PublishedVersion:
+    """Returns the version as arrays that JAX lets nobody write to, which have no checksums, with its manifest.
+
+    Raises:
+        DtypeError: they are not of its type.
+    """
+    check_dtypes({"of all": tensors}, head.dtype)
+    infos = {name: TensorInfo(shape, tensors.dtype, "") for name, shape in tensors.shapes.items()}
+    return PublishedVersion(replace(head, tensors=infos), tensors)
 
 
 def describe_on_device(head: Manifest, tensors: Mapping[str, Any]) -> PublishedVersion:

@@ -29,7 +29,7 @@ def test_a_run_on_one_device_needs_no_other(
     (only,) = jax.devices()
     monkeypatch.setattr(memory, "is_on_accelerator", lambda array: array.devices() == {only})
     for module in ("run", "pipeline.banner"):
-        monkeypatch.setattr(f"rljax.{module}.shares_only_accelerator", lambda _: True)
+        monkeypatch.setattr(f"rljax.{module}.takes_versions_over", lambda _: True)
     of_files: list[str] = []
     read_version = received.read_version
 

@@ -19,6 +19,7 @@ from rljax.config.validate_placement import (
     learner_memory_share,
     shares_gpu_memory,
 )
+from rljax.learner.export import hands_over
 from rljax.learner.sharding import Present, jax_devices, named_devices, select_devices
 
 MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -118,12 +119,24 @@ def check_deltas(config: Config, present: Present = jax_devices) -> None:
 
 def shares_only_accelerator(config: Config, present: Present = jax_devices) -> bool:
     """Returns whether the engines are threads of the learner's process on its only device, which is no CPU."""
+    return any(device.platform != "cpu" for device in _shared(config, present))
+
+
+def takes_versions_over(config: Config, present: Present = jax_devices) -> bool:
+    """Returns whether the engines take a version as the learner's only device, which is theirs, has it: on a CPU a
+    whole model, on an accelerator an adapter too.
+    """
+    return bool(_shared(config, present)) and (hands_over(config) or shares_only_accelerator(config, present))
+
+
+def _shared(config: Config, present: Present) -> list[jax.Device]:
+    """Returns the learner's only device where its engines are threads of its process on just that; else none."""
     if config.mode != "both" or config.launcher != "local" or config.explorer.own_process:
-        return False
+        return []
     if not ENGINES[config.sidecar.engine].in_process or config.learner.mesh.size > 1:
-        return False
+        return []
     learners = select_devices(config.learner.devices, 1, present)
-    return learners[0].platform != "cpu" and set(engine_devices(config, present)) == set(learners)
+    return learners if set(engine_devices(config, present)) == set(learners) else []
 
 
 def engine_gpus(config: Config, index: int, taken: frozenset[str] = frozenset()) -> list[str]:

@@ -102,9 +102,9 @@ def latest_gap(tx: Transaction) -> tuple[int, float, float] | None:
 
 
 @writes
-def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
-    """Marks as deleted, and returns, the versions that nobody needs: not the two newest, not one that a live process
-    uses or loads, not one whose validation is not done.
+def take_deletable(tx: Transaction, lineage: int, spare: int = 1) -> list[Announced]:
+    """Marks as deleted, and returns, the versions that nobody needs: not the newest and ``spare`` before it, which
+    somebody may be about to load, not one that a live process uses or loads, not one whose validation is not done.
     """
     row = require_living(tx, lineage)
     p, a = schema.processes.c, schema.validations.c
@@ -114,7 +114,7 @@ def take_deletable(tx: Transaction, lineage: int) -> list[Announced]:
     found = tx.execute(select(schema.versions).where(~v.deleted)).all()
     standing = sorted(found, key=lambda r: (r.version, r.lineage))
     good = [r for r in standing if not r.withdrawn]
-    keep = {(r.version, r.lineage) for r in good[-2:]} | {(row.announced, row.announced_lineage)}
+    keep = {(r.version, r.lineage) for r in good[-1 - spare :]} | {(row.announced, row.announced_lineage)}
     old = [r for r in standing if (r.version, r.lineage) not in keep and r.version not in needed]
     for r in old:
         where = (v.version == r.version, v.lineage == r.lineage)

@@ -162,9 +162,14 @@ class Publishing:
     def prune(self, lineage: int) -> None:
         """Withdraws all versions but those that the ledger names."""
         with part(LEDGER):
-            versions.take_deletable(self._db, lineage)
+            versions.take_deletable(self._db, lineage, self._publisher.spare)
             standing = versions.standing(self._db)
         self._publisher.prune(standing, lineage)
+
+    def make_room(self, lineage: int) -> None:
+        """Withdraws, before an update, versions that take memory and that no engine computes with any more."""
+        if not self._publisher.spare:
+            self.prune(lineage)
 
     def _taken(self, tensors: Tensors) -> Tensors:
         try:

@@ -261,8 +261,8 @@ class Trainer:
         self._db.notifier.wait(seen)
 
     def _train(self, batch: LeasedBatch, clock: Clock) -> dict[str, float]:
-        size = self._config.groups_per_batch
-        self._observers.waiting(None, size, size)
+        self._observers.waiting(None, size := self._config.groups_per_batch, size)
+        self._publishing.make_room(self._lineage)
         since = time.perf_counter()
         if self._learner.mesh.devices.flat[0].platform == "cpu":  # Orbax holds the state, which an update would copy
             self._checkpoints.wait()

@@ -34,6 +34,8 @@ class MemoryPublisher:
     An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
     """
 
+    spare = 0
+
     def __init__(self, directory: Path) -> None:
         """Takes the run's ``weights``: ``directory`` holds what an explorer published as files before a learner lived.
 
@@ -82,7 +84,7 @@ class MemoryPublisher:
 
     def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
         """See `rljax.weights.publisher.Publisher.prune`: of what it holds, and of the files of before."""
-        for version, published_by in self._addresses.keys() - set(keep):
+        for version, published_by in set(self._addresses) - set(keep):  # a copy: another thread may publish
             self.delete(version, published_by)
         self._files.prune(keep, lineage)
 
@@ -215,6 +217,8 @@ class RayPublisher(MemoryPublisher):
     """Keeps versions in the object store of the Ray cluster that this process has joined, for engines in any process of
     it. They live as long as this process: its actor holds the references, and Ray frees what a dead process owned.
     """
+
+    spare = 1
 
     def __init__(self, directory: Path) -> None:
         """See `MemoryPublisher`.

@@ -80,6 +80,8 @@ class Held:
 class NcclPublisher:
     """Holds versions for engines to fetch, each over a communicator of its own."""
 
+    spare = 1
+
     def __init__(self, directory: Path, host: str, *, deadline: float = DEADLINE) -> None:
         """Listens at ``host``, an address of this machine; ``deadline`` bounds every wait for an engine, in seconds.
         ``directory`` holds what an explorer published as files before a learner lived.

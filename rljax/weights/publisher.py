@@ -74,6 +74,11 @@ class Publisher(Protocol):
     metrics: Mapping[str, float]
     """Values for a step's metrics, of the version that was published last."""
 
+    spare: int
+    """Versions before the newest that stay for whoever is about to load one; 0 where they take the learner's memory,
+    and whoever comes too late loads the newest.
+    """
+
     def take(self, tensors: Tensors) -> Tensors:
         """Takes a learner's tensors to where this channel has them; returns them as `publish` may read them at any
         time after, on any thread, whatever the learner does meanwhile.
@@ -130,6 +135,8 @@ class OrbaxPublisher:
     A version is written under a hidden name and renamed, so a crash leaves nothing that a reader could take for one.
     Both names carry the lineage: `prune` tells by it whose they are, and no writer comes upon another's.
     """
+
+    spare = 1
 
     def __init__(self, directory: Path) -> None:
         """Creates `directory`, the run's ``weights``, if need be.

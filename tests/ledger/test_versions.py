@@ -20,8 +20,8 @@ def step(bench: LedgerBench, validate: bool = False) -> None:
     bench.publish(bench.steps, validate)
 
 
-def deletable(bench: LedgerBench) -> list[tuple[int, int]]:
-    return [(a.version, a.lineage) for a in versions.take_deletable(bench.db, bench.lineage)]
+def deletable(bench: LedgerBench, spare: int = 1) -> list[tuple[int, int]]:
+    return [(a.version, a.lineage) for a in versions.take_deletable(bench.db, bench.lineage, spare)]
 
 
 def test_the_newest_version_and_its_probe(place: Backend) -> None:
@@ -104,6 +104,8 @@ def test_versions_are_deleted_once_nobody_needs_them(place: Backend) -> None:
     validations.finish_validation(bench.db, "e", pinned, {})
     processes.heartbeat(bench.db, "e", bench.token, version=4)
     assert deletable(bench) == [(1, 1), (2, 1)]
+    assert deletable(bench, spare=0) == [(3, 1)], "where nobody may be about to load it"
+    assert deletable(bench, spare=0) == []
 
 
 def test_a_version_is_kept_while_it_is_loaded(place: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Learner and embedded engine share one device, which stands for an accelerator; the versions never leave it."""
+"""Learner and embedded engine share one device; versions never leave it, and no engine makes a copy of one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from rljax.config.load import load_config
 from rljax.pipeline.assemble.devices import engine_devices
 from rljax.run import Run
+from rljax.sampler import programs
 from rljax.weights import memory
 from sidecar.channels import memory as received
 from sidecar.channels.versions import PublishedVersion
@@ -27,9 +28,6 @@ def test_a_run_on_one_device_needs_no_other(
     alpha: float, staleness: int, sync_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (only,) = jax.devices()
-    monkeypatch.setattr(memory, "is_on_accelerator", lambda array: array.devices() == {only})
-    for module in ("run", "pipeline.banner"):
-        monkeypatch.setattr(f"rljax.{module}.takes_versions_over", lambda _: True)
     of_files: list[str] = []
     read_version = received.read_version
 
@@ -38,6 +36,8 @@ def test_a_run_on_one_device_needs_no_other(
         return read_version(path, *held)
 
     monkeypatch.setattr(received, "read_version", read)
+    if sync_method == "memory":
+        monkeypatch.setattr(programs, "place", lambda *_, **__: pytest.fail("an engine made a copy of a version"))
     monkeypatch.setattr(memory, "describe", lambda *_, **__: pytest.fail("a version went by way of the host"))
     keys: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "max_steps": 4, "sync_method": sync_method}
     config = load_config(str(SMALLEST), {"async_generation_ratio": alpha, **keys})

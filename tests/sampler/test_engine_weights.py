@@ -13,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.models.layered import LayeredTensors
+from rljax.sampler import programs
 from rljax.weights import memory
 from rljax.weights.memory import MemoryPublisher
 from sidecar.channels.versions import MANIFEST_NAME, read_version
 from sidecar.protocol import PauseMode, UpdatePolicy, WeightUpdate, WeightUpdateError
 from tests.models.hf_models import logprobs_over_kept_kv
+from tests.sampler.conftest import ARCHITECTURE
 
 pytestmark = pytest.mark.slow
 
@@ -268,3 +271,28 @@ def test_the_trace_names_what_was_done(lab):
     prefilled = [numbers for what, _, _, numbers in spans if what == "prefill"]
     assert sum(numbers["requests"] for numbers in prefilled) == 3
     assert sum(numbers["tokens"] for what, *_, numbers in spans if what == "decode") == 18
+
+
+def test_an_engine_computes_with_the_very_arrays_that_it_is_handed(lab, tmp_path):
+    """Of another dtype it makes its own, of the tensors by name."""
+    tensors = read_version(lab.updates[1].path).tensors
+    device, scores = jax.devices()[0], {}
+    token_ids = np.arange(20, dtype=np.int32)
+
+    async def main(update, dtype):
+        async with lab.engine(version=None, dtype=dtype) as engine:
+            await engine.update_weights(update)
+            return engine._batch.params, await engine.score(token_ids)
+
+    for dtype in ("float32", "bfloat16"):
+        handed = LayeredTensors(
+            programs.place(tensors, architecture=ARCHITECTURE, dtype="float32", device=device), ARCHITECTURE
+        )
+        publisher = MemoryPublisher(tmp_path)
+        address = publisher.publish(1, 1, handed, model="tiny", dtype="fp32")
+        params, scores[dtype, "handed"] = asyncio.run(main(WeightUpdate(1, 1, address), dtype))
+        _, scores[dtype, "read"] = asyncio.run(main(lab.updates[1], dtype))
+        assert (params is handed.params) == (dtype == "float32")
+        publisher.close()
+        assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(handed.params))
+        np.testing.assert_array_equal(scores[dtype, "handed"], scores[dtype, "read"])

@@ -12,6 +12,7 @@ from rljax.config.engines import ENGINES
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices, engine_memory_share, shares_gpu_memory
+from rljax.learner.export import hands_over
 from rljax.learner.sharding import select_devices
 from rljax.models.adapter import publishes_adapter
 from rljax.models.frozen import serves_engines
@@ -262,9 +263,13 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
 
 
 def handed_over(estimate: Estimate, target: Target, placement: Placement) -> float:
-    """Returns the bytes of the version that engines on the learner's only accelerator are handed there, and no file."""
+    """Returns the bytes of the version that engines on the learner's only accelerator are handed there, and no file,
+    beyond what they compute with themselves.
+    """
+    config = estimate.config
     beside = placement.platform != "cpu" and _on_only_device(estimate, target, placement)
-    if not beside or estimate.config.sync_method != "checkpoint":
+    adopted = hands_over(config) and config.resolved_sync_dtype == config.engine_dtype
+    if not beside or adopted or config.sync_method != "checkpoint":
         return 0.0
     numbers = estimate.adapter if publishes_adapter(estimate.config) else estimate.parameters
     return float(numbers * BYTES[estimate.config.resolved_sync_dtype])

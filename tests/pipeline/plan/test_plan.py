@@ -156,8 +156,10 @@ def test_the_nearest_mesh_is_the_smallest_that_fits() -> None:
     two = estimated(ONE_AND_A_HALF, {"fsdp": 2}, 2, 2048, sidecar=SidecarConfig(colocate=True, num_engines=2))
     pair = target_named("h100:2")
     assert handed_over(two, pair, place_engines(two.config, pair)) == 0, "of several devices it is read from files"
+    assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()), "it computes with the very arrays"
+    wide = estimated(ONE_AND_A_HALF, {}, 1, 2048, sidecar=SidecarConfig(dtype="fp32"))
     version = 2 * one.parameters  # bytes in bf16
-    assert shared.needed == sum(one.memory().values()) + sum(one.engine().values()) + version, "of one device"
+    assert needed(wide, only)[0].needed == sum(wide.memory().values()) + sum(wide.engine().values()) + version
 
 
 def test_a_program_that_the_compiler_refuses_does_not_fit(

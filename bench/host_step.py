@@ -36,6 +36,7 @@ def get_config() -> ConfigDict:
     return to_config_dict(
         dataclasses.replace(
             config,
+            sync_method="checkpoint",
             algorithm=AlgorithmConfig(pg_variant="sft", expert_data_ratio=1.0),
             tasks=TasksConfig(train=config.tasks.train, expert=demonstrations),
             observe=ObserveConfig(progress="off", tensorboard=False, report=False),

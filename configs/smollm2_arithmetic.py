@@ -35,6 +35,7 @@ def get_config() -> ConfigDict:
     held_out = dataclasses.replace(sums, rewards=("exact",), limit=128)
     config = Config(
         async_generation_ratio=0.0,  # learner and engine share the cores: docs/choose.md has what 1 gains
+        sync_method="memory",  # half a gigabyte of files a step otherwise, for explorers in other processes
         rollout_batch_size=64,
         group_size=8,
         max_steps=40,

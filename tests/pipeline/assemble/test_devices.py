@@ -139,7 +139,7 @@ def test_each_embedded_config_shares_the_one_accelerator_and_splits_two(name: st
     assert shares_only_accelerator(shipped), "its versions need no file"
     check_deltas(shipped)
     with pytest.raises(ConfigError, match=r"sync_deltas=4: .* handed whole versions; leave it out"):
-        check_deltas(dataclasses.replace(shipped, sync_deltas=4, sync_dtype="bf16"))
+        check_deltas(dataclasses.replace(shipped, sync_method="checkpoint", sync_deltas=4, sync_dtype="bf16"))
     assert not any(
         shares_only_accelerator(dataclasses.replace(shipped, **apart))
         for apart in ({"mode": "train"}, {"launcher": "ray"})

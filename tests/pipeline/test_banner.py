@@ -90,7 +90,7 @@ def test_a_machine_without_accelerators() -> None:
         "learner  1 × cpu (cpu:0) · mesh of one device · bf16 · 786.4k parameters (tiny)",
         f"memory   the learner keeps 6.0 MiB a device, of {total:.1f} GiB of the machine",
         "engines  1 × embedded on cpu:0, shared with the learner · bf16 · 7 requests at once each · weights by "
-        "checkpoint",
+        "memory, and as files for other explorers (sync_method=memory writes none)",
         "batches  64 trajectories in 8 groups · α=2 · S=3: no trained token is staler, in steps",
     ]
 

@@ -10,8 +10,8 @@ in processes of its own; they take turns, and who begins changes with the seed. 
 own, which this command makes (``--venv``), and is asked with each of ``--trl-batches`` rows at a time first, for
 `TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
 
-Every run that has ended is a line of ``--rows``. One of the same side, seed and keys is not made again, so that the
-command may be stopped at any time and given again.
+Every run that has ended is a line of ``--rows``. One of the same side, seed, keys and config file is not made again, so
+that the command may be stopped at any time and given again.
 
 Figures of a run:
 
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import statistics
@@ -193,8 +194,7 @@ def _written() -> int:
 
 
 def _children_seconds() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
+    return sum(os.times()[2:4])
 
 
 def _size_mib(directory: Path) -> float:
@@ -360,6 +360,7 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
     for number, seed in enumerate(options.seeds):
         for side in options.sides if number % 2 == 0 else options.sides[::-1]:
             case = {"side": side, "keys": [*overrides, *SIDES[side]], "cold": options.cold, "seed": seed}
+            case |= {} if side == "trl" else {"config": hashlib.sha256(Path(CONFIG).read_bytes()).hexdigest()}
             row = next(_rows(options.rows, case), None)
             if row is None:
                 row = case | made(options, case, root)

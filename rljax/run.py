@@ -40,7 +40,7 @@ from rljax.observe.atomic_write import write_atomic
 from rljax.pipeline.assemble.checkpoints import chosen_checkpoints
 from rljax.pipeline.assemble.checks import check_run, check_start
 from rljax.pipeline.assemble.compile_cache import keep_compiled
-from rljax.pipeline.assemble.devices import check_shared, share_gpu_memory, takes_versions_over
+from rljax.pipeline.assemble.devices import adopts_versions, check_shared, share_gpu_memory, takes_versions_over
 from rljax.pipeline.assemble.learner import (
     StepRunner,
     frozen_base,
@@ -271,6 +271,7 @@ class Run:
             on_ray=config.launcher == "ray",
             host=config.sync_address,
             shares_device=takes_versions_over(config),
+            adopted=adopts_versions(config),
             deltas=config.sync_deltas,
         )
 

@@ -93,10 +93,15 @@ class ExportedWeights(InLayers):
 
 
 def hands_over(config: Config) -> bool:
-    """Returns whether the engines are threads of the learner's process, which has one device and sends whole models."""
+    """Returns whether engines that have the learner's only device compute with just what it publishes: they are threads
+    of its process, in the dtype of the versions, which are whole models.
+    """
     in_process = ENGINES[config.sidecar.engine].in_process and config.launcher == "local"
     together = config.mode == "both" and in_process and not config.explorer.own_process
-    return together and config.learner.mesh.size == 1 and not publishes_adapter(config)
+    asked = config.validates or not config.imitates_alone  # else there is no engine
+    whole = config.sync_method != "nccl" and not config.sync_deltas and not publishes_adapter(config)
+    same = config.learner.mesh.size == 1 and config.resolved_sync_dtype == config.engine_dtype
+    return together and asked and whole and same
 
 
 class Exporter:
@@ -145,9 +150,10 @@ class Exporter:
         if not self._hands_over:
             return None
         top, one_layer = self._in_layers(dtype)
-        layers = tuple(one_layer(params["layers"], layer) for layer in range(self._architecture.num_layers))
+        made = top(params)  # first: the embedding is the largest
+        made["layers"] = tuple(one_layer(params["layers"], layer) for layer in range(self._architecture.num_layers))
         # of the learner's mesh of one device its engine, which knows no mesh, takes the device's own array
-        here = jax.tree.map(lambda x: x.addressable_data(0), {**top(params), "layers": layers})
+        here = jax.tree.map(lambda x: x.addressable_data(0), made)
         return LayeredTensors(jax.block_until_ready(here), self._architecture)
 
     def _in_layers(self, dtype: str) -> Exports:

@@ -19,8 +19,8 @@ class InLayers(Mapping[str, Any]):
 
     @abstractmethod
     def by_layer(self) -> LayeredTensors | None:
-        """Returns a copy of the weights of now as an engine on the learner's device takes them; None where no engine
-        is a thread of the learner's process, and has just that device.
+        """Returns a copy of the weights of now as an engine on the learner's only device takes them; None where the
+        config has none that would compute with just that.
         """
 
 

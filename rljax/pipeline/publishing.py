@@ -95,6 +95,7 @@ class Publishing:
             PublishError, StaleWriterError, HostsError: it is not announced, where that is waited for.
         """
         self._begun, self._version = time.perf_counter(), named.version
+        self.make_room(named.lineage)
         if not self._overlap or isinstance(tensors, SharedTensors):
             self._publish(LEARNER, named, tensors, probe, validate)
             return
@@ -167,8 +168,10 @@ class Publishing:
         self._publisher.prune(standing, lineage)
 
     def make_room(self, lineage: int) -> None:
-        """Withdraws, before an update, versions that take memory and that no engine computes with any more."""
-        if not self._publisher.spare:
+        """Withdraws, before an update or a version, what takes memory and what no engine computes with any more. Not
+        beside a version that is under way: it is none that the ledger names before it is announced.
+        """
+        if not self._publisher.spare and (self._under_way is None or self._under_way.done()):
             self.prune(lineage)
 
     def _taken(self, tensors: Tensors) -> Tensors:

@@ -261,14 +261,14 @@ class Trainer:
         self._db.notifier.wait(seen)
 
     def _train(self, batch: LeasedBatch, clock: Clock) -> dict[str, float]:
-        self._observers.waiting(None, size := self._config.groups_per_batch, size)
-        self._publishing.make_room(self._lineage)
+        self._observers.waiting(None, self._config.groups_per_batch, self._config.groups_per_batch)
         since = time.perf_counter()
         if self._learner.mesh.devices.flat[0].platform == "cpu":  # Orbax holds the state, which an update would copy
             self._checkpoints.wait()
             since = clock.add("checkpoint", since)
         failpoint("train")
         with self._observers.recorded():
+            self._publishing.make_room(self._lineage)
             metrics = self._step_runner.train(batch, self._await_shapes)
         publishes, shown = self._publishes(self._learner.steps), int(metrics["batch/demonstrations"])
         with self._observers.part(LEDGER):

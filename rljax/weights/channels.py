@@ -11,7 +11,14 @@ from rljax.weights.publisher import OrbaxPublisher, Publisher
 
 
 def open_publisher(
-    sync_method: str, directory: Path, *, on_ray: bool, host: str, shares_device: bool = False, deltas: int = 0
+    sync_method: str,
+    directory: Path,
+    *,
+    on_ray: bool,
+    host: str,
+    shares_device: bool = False,
+    adopted: bool = False,
+    deltas: int = 0,
 ) -> Publisher:
     """Opens the learner's end of the channel that ``config.sync_method`` names.
 
@@ -21,13 +28,14 @@ def open_publisher(
         on_ray: ``memory``: whether the engines are in processes of the Ray cluster that this process has joined.
         host: ``nccl``: the address of this machine by which engines reach it.
         shares_device: ``checkpoint``: whether the engines are threads of this process on the learner's only device.
+        adopted: ``memory``: whether they compute there with the very arrays of a version.
         deltas: ``checkpoint``: versions in a row that may be written as what has changed; 0: each is written whole.
 
     Raises:
         PublishError: the channel cannot be opened.
     """
     if sync_method == "memory":
-        return RayPublisher(directory) if on_ray else MemoryPublisher(directory)
+        return RayPublisher(directory) if on_ray else MemoryPublisher(directory, adopted)
     if sync_method == "nccl":
         return NcclPublisher(directory, host)
     if deltas:

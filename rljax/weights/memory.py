@@ -34,10 +34,9 @@ class MemoryPublisher:
     An address names one life of the publisher, so that what an earlier process announced is gone, and not mistaken.
     """
 
-    spare = 0
-
-    def __init__(self, directory: Path) -> None:
-        """Takes the run's ``weights``: ``directory`` holds what an explorer published as files before a learner lived.
+    def __init__(self, directory: Path, adopted: bool = False) -> None:
+        """Takes the run's ``weights``: ``directory`` holds what an explorer published as files before a learner lived;
+        and whether the engines, on the learner's only device, compute with the very arrays of a version.
 
         Raises:
             PublishError: it cannot be made or listed.
@@ -46,12 +45,13 @@ class MemoryPublisher:
         self._root = f"memory:{uuid.uuid4().hex}"
         self._addresses: dict[tuple[int, int], str] = {}
         self.metrics: Mapping[str, float] = {}
+        self._adopted, self.spare = adopted, 0 if adopted else 1
 
     def take(self, tensors: Tensors) -> Tensors:
         """See `rljax.weights.publisher.Publisher.take`: as engines compute with them, or else arrays of an accelerator
         stay on it.
         """
-        if (layered := by_layer(tensors)) is not None:
+        if self._adopted and (layered := by_layer(tensors)) is not None:
             return layered
         return dict(tensors) if is_on_accelerator(next(iter(tensors.values()))) else on_host(tensors)
 
@@ -94,7 +94,7 @@ class MemoryPublisher:
             self._drop(self._addresses.popitem()[1])
 
     def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
-        if (layered := by_layer(tensors)) is not None:
+        if self._adopted and (layered := by_layer(tensors)) is not None:
             memory.keep(address, describe_layered(head, layered))
         elif is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
             memory.keep(address, describe_on_device(head, dict(tensors)))
@@ -117,16 +117,8 @@ class SharedDevicePublisher(OrbaxPublisher):
     def take(self, tensors: Tensors) -> Tensors:
         """See `rljax.weights.publisher.Publisher.take`: they stay on the device where it has room, else on the host."""
         memory.drop(self._newest)  # before the next takes its memory; the files of who still reads it are there
-        try:
-            layered = by_layer(tensors)
-            return dict(tensors) if layered is None else layered
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            if not self._told:
-                log.warning("the device has no room for a version beside the engine's: engines read the files")
-            self._told = True
-            return super().take(tensors)
+        there = self._on_device(tensors)
+        return super().take(tensors) if there is None else there  # here nothing holds what had found room
 
     def publish(
         self,
@@ -156,6 +148,19 @@ class SharedDevicePublisher(OrbaxPublisher):
         """See `rljax.weights.publisher.Publisher.delete`."""
         memory.drop(str(version_directory(self.directory, version, lineage)))
         super().delete(version, lineage)
+
+    def _on_device(self, tensors: Tensors) -> Tensors | None:
+        """Returns the tensors as the device has them; None where it has no room for them."""
+        try:
+            layered = by_layer(tensors)
+            return dict(tensors) if layered is None else layered
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+        if not self._told:
+            log.warning("the device has no room for a version beside the engine's: engines read the files")
+        self._told = True
+        return None
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`: files stay."""
@@ -217,8 +222,6 @@ class RayPublisher(MemoryPublisher):
     """Keeps versions in the object store of the Ray cluster that this process has joined, for engines in any process of
     it. They live as long as this process: its actor holds the references, and Ray frees what a dead process owned.
     """
-
-    spare = 1
 
     def __init__(self, directory: Path) -> None:
         """See `MemoryPublisher`.

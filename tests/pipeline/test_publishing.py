@@ -27,7 +27,7 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
 from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels.versions import read_version, receive
+from sidecar.channels.versions import VersionGoneError, read_version, receive
 from tests.waiting import HANGS
 
 CONFIG = Config(
@@ -51,15 +51,29 @@ class Gated(OrbaxPublisher):
         return super().publish(*args, **kwargs)
 
 
+class Kept(MemoryPublisher):
+    """Keeps a version in memory, and then waits until it may be announced."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, adopted=True)
+        self.kept, self.may = threading.Event(), threading.Event()
+
+    def publish(self, *args: Any, **kwargs: Any) -> str:
+        path = super().publish(*args, **kwargs)
+        self.kept.set()
+        assert self.may.wait(HANGS)
+        return path
+
+
 class Lab:
     """The learner's end."""
 
-    def __init__(self, root: Path, **keys: Any) -> None:
+    def __init__(self, root: Path, publisher: Callable[[Path], Any] = Gated, **keys: Any) -> None:
         config = Config(run_dir=str(root), tasks=CONFIG.tasks, rollout_batch_size=16, group_size=8, **keys)
         self.run = RunDir.create(config)
         self.db = Database(SqliteFile(root / "ledger.db"), RunSpec.of(CONFIG))
         self.lineage = leases.begin_lineage(self.db, 0)
-        self.publisher = Gated(self.run.weights)
+        self.publisher = publisher(self.run.weights)
         observers: Any = SimpleNamespace(recorded=lambda *_: contextlib.nullcontext())
         self.publishing = Publishing(config, self.db, self.run, self.publisher, observers)
 
@@ -94,6 +108,29 @@ def test_nothing_is_announced_before_it_is_whole_and_then_it_is_with_its_probe(l
     assert np.array_equal(newest.probe, PROBE)
     assert read_version(lab.run.root / newest.path).tensors["w"].tolist() == [[0.0] * 3] * 2
     assert lab.publishing.metrics["publish/seconds"] > 0.0
+
+
+def test_room_is_made_of_what_engines_have_left_and_never_of_what_is_under_way(tmp_path: Path) -> None:
+    """The batch that a version's step waits for may be there before the ledger names the version."""
+    lab = Lab(tmp_path / "run", Kept)
+    lab.begin(0)
+    assert lab.publisher.kept.wait(HANGS)
+    lab.publishing.make_room(lab.lineage)
+    lab.publisher.may.set()
+    lab.publishing.wait()
+    first = versions.newest(lab.db)
+    assert first is not None
+    assert receive(first.path).tensors["w"].tolist() == [[0.0] * 3] * 2
+    lab.begin(2)
+    lab.publishing.wait()
+    second = versions.newest(lab.db)
+    assert second is not None
+    assert second.version == 2
+    lab.publishing.make_room(lab.lineage)
+    assert receive(second.path).tensors["w"].tolist() == [[2.0] * 3] * 2
+    with pytest.raises(VersionGoneError):
+        receive(first.path)
+    lab.db.close()
 
 
 def test_versions_that_the_ledger_no_longer_names_are_withdrawn(lab: Lab) -> None:

@@ -288,7 +288,7 @@ def test_an_engine_computes_with_the_very_arrays_that_it_is_handed(lab, tmp_path
         handed = LayeredTensors(
             programs.place(tensors, architecture=ARCHITECTURE, dtype="float32", device=device), ARCHITECTURE
         )
-        publisher = MemoryPublisher(tmp_path)
+        publisher = MemoryPublisher(tmp_path, adopted=True)
         address = publisher.publish(1, 1, handed, model="tiny", dtype="fp32")
         params, scores[dtype, "handed"] = asyncio.run(main(WeightUpdate(1, 1, address), dtype))
         _, scores[dtype, "read"] = asyncio.run(main(lab.updates[1], dtype))

@@ -122,11 +122,16 @@ def shares_only_accelerator(config: Config, present: Present = jax_devices) -> b
     return any(device.platform != "cpu" for device in _shared(config, present))
 
 
+def adopts_versions(config: Config, present: Present = jax_devices) -> bool:
+    """Returns whether the engines compute with the very arrays that the learner's only device has of a version."""
+    return hands_over(config) and bool(_shared(config, present))
+
+
 def takes_versions_over(config: Config, present: Present = jax_devices) -> bool:
-    """Returns whether the engines take a version as the learner's only device, which is theirs, has it: on a CPU a
-    whole model, on an accelerator an adapter too.
+    """Returns whether the engines take a version as the learner's only device has it: those that adopt it, and on an
+    accelerator any.
     """
-    return bool(_shared(config, present)) and (hands_over(config) or shares_only_accelerator(config, present))
+    return adopts_versions(config, present) or shares_only_accelerator(config, present)
 
 
 def _shared(config: Config, present: Present) -> list[jax.Device]:

@@ -184,7 +184,7 @@ class Estimate:
     def standing(self) -> dict[str, float]:
         """Returns the bytes of a learner's device that stay taken whatever program runs, by kind: of the state what
         only some programs take, the other minibatches of a step, and versions that wait for engines in its memory,
-        two while one is pushed.
+        three while one is pushed.
         """
         found = {name: sum(self.sharded(*one) for one in trees) for name, trees in self._own.items()}
         for name, architecture in self.teachers.items():
@@ -194,7 +194,7 @@ class Estimate:
         if self.config.sync_method == "memory" and not self._versions_on_host:
             held = self.trained if publishes_adapter(self.config) else abstract_params(self.architecture)
             version = self.sharded(held, BYTES[self.config.resolved_sync_dtype])
-            found["published versions"] = 2 * version
+            found["published versions"] = 3 * version
         return found
 
     @property

@@ -19,7 +19,10 @@ of the learner's process meanwhile, all its threads, which another load on the m
 (and its checksums), while the engine samples. check: names and shapes. load: the engine's thread takes the weights, and
 samples nothing meanwhile. together: from the beginning of the export until `update_weights` has returned.
 pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so
-it is the load and one prefill of all that they have so far; "usual gap" is what lies between two tokens otherwise.
+it is the load and one prefill of all that they have so far; "usual gap" is the mean of those before the push.
+
+Below the table is what a machine takes for as many bytes, at rest: to copy them in memory, and to write them to one
+file and sync it. Pages that a virtual machine's host has yet to give it make either several times as long.
 
 Targets: 135M within 1 s together, the pause under 0.3 s.
 """
@@ -31,10 +34,11 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -58,15 +62,17 @@ from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.deltas import DeltaPublisher
+from rljax.weights.gathering import on_host
 from rljax.weights.memory import RayPublisher
 from rljax.weights.publisher import OrbaxPublisher, Publisher
+from sidecar.garbage import collect_seldom
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, UpdatePolicy, WeightUpdate
 
 CHANNELS = ("checkpoint", "deltas", "memory")
 SIZES = ("tiny", "135M", "494M")
 PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
-GAPS_AFTER = 3
-"""Gaps between tokens after an update that still belong to it."""
+GAPS_AFTER, GAPS_BEFORE = 3, 8
+"""Gaps between tokens after an update that still belong to it, and those before it that are as usual."""
 LOOK_SECONDS = 0.05
 PARTS = ("written", "learner", "write", "write cpu", "read", "check", "load", "together", "largest_gap", "usual_gap")
 QWEN_500M = Architecture(
@@ -101,7 +107,8 @@ class Pusher:
         if version:
             await self._gaps(GAPS_AFTER)
         change(self.learner, self.changed, version)
-        await self._gaps(0)  # those of the change are not the push's
+        await self._gaps(int(version > 0))  # those of the change are not the push's
+        usual = await self._gaps(GAPS_BEFORE) if version else {"gaps": 1.0, "gap_seconds": 0.0}
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
         tensors = publisher.take(self.learner.export("bf16"))
         size = sum(array.size for array in tensors.values())
@@ -118,7 +125,7 @@ class Pusher:
         publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
         megabytes = 1e-6 * publisher.metrics.get("publish/bytes", 2.0 * size)
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
-        return {**seen, **parts, "written": megabytes}
+        return {**seen, **parts, "written": megabytes, "usual_gap": usual["gap_seconds"] / usual["gaps"]}
 
     async def _gaps(self, count: int, before: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
         """Returns the times recorded by the engine's `Watch` since the last look, and those before, once so many more
@@ -126,11 +133,14 @@ class Pusher:
         """
         total, ended = dict(before), before.get("gaps", 0.0) + count
         while True:
-            for name, value in (await self.engine.status()).details.items():
+            status = await self.engine.status()
+            for name, value in status.details.items():
                 known = total.get(name, 0.0)
-                total[name] = known + value if name == "gaps" else max(known, value)
+                total[name] = known + value if name.startswith("gap") else max(known, value)
             if total.get("gaps", 0.0) >= ended:
                 return total
+            if not status.running + status.waiting:
+                raise RuntimeError("the requests ended before the push did: NEW_TOKENS is too small for this machine")
             await asyncio.sleep(LOOK_SECONDS)
 
     def _request(self, version: int, index: int) -> GenerateRequest:
@@ -155,6 +165,23 @@ def changed(params: Any, share: float, seed: int) -> Any:
 def change(learner: Learner, share: float, seed: int) -> None:
     """Has a learner's parameters change, as `changed`."""
     learner.state = replace(learner.state, params=jax.block_until_ready(changed(learner.state.params, share, seed)))
+
+
+def at_rest(tensors: Mapping[str, Any], file: Path) -> tuple[float, float]:
+    """Returns the seconds that copying tensors in memory takes, and writing them to a file with its sync."""
+    begin = time.perf_counter()
+    copies = [np.array(tensor) for tensor in tensors.values()]
+    copied = time.perf_counter()
+    del copies
+    again = time.perf_counter()
+    with file.open("wb") as out:
+        for tensor in tensors.values():
+            out.write(np.ascontiguousarray(tensor).view(np.uint8).data)
+        out.flush()
+        os.fsync(out.fileno())
+    written = time.perf_counter()
+    file.unlink()
+    return copied - begin, written - again
 
 
 def config_of(run_dir: Path, policy: str = "in_flight", rank: int | None = None) -> Config:
@@ -192,8 +219,8 @@ async def measure(
     architecture: Architecture,
     pushes: int,
     share: float,
-) -> dict[str, dict[str, float]]:
-    """Returns the medians of the parts of a push, by channel."""
+) -> tuple[dict[str, dict[str, float]], list[tuple[float, float]]]:
+    """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after each turn but the first."""
     run = RunDir.create(config)
     directory = run.root / "model"
     learner = random_learner(config, architecture, directory)
@@ -209,6 +236,7 @@ async def measure(
     }
     channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS
     found: dict[str, list[dict[str, float]]] = {name: [] for name in channels}
+    rest: list[tuple[float, float]] = []
     try:
         policy = UpdatePolicy(config.sidecar.update_policy)
         pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy)
@@ -217,14 +245,21 @@ async def measure(
                 seconds = await pusher.push(turn * len(channels) + number, channel)
                 if turn:
                     found[channel].append(seconds)
+            if turn:
+                rest.append(at_rest(on_host(learner.export("bf16")), run.root / "plain"))
     finally:
         await engine.close()
         for publisher in publishers.values():
             publisher.close()
-    return {name: {part: statistics.median(s[part] for s in all_) for part in PARTS} for name, all_ in found.items()}
+    medians = {name: {part: statistics.median(s[part] for s in all_) for part in PARTS} for name, all_ in found.items()}
+    return medians, rest
 
 
-def show(found: Mapping[str, Mapping[str, Mapping[str, float]]], megabytes: Mapping[str, float]) -> None:
+def show(
+    found: Mapping[str, Mapping[str, Mapping[str, float]]],
+    rest: Mapping[str, Sequence[tuple[float, float]]],
+    megabytes: Mapping[str, float],
+) -> None:
     """Prints a row for each model and channel; the last column is what each gigabyte more
     than the model before costs.
     """
@@ -240,6 +275,11 @@ def show(found: Mapping[str, Mapping[str, Mapping[str, float]]], megabytes: Mapp
         smaller = name
     columns = ("model", "channel", "MB", *PARTS[:-2], "pause", "usual gap", "s per GB more")
     print_table(f"a push in bfloat16, seconds; {REQUESTS} requests in flight", columns, rows)
+    for name, at_rests in rest.items():
+        copied, file = (
+            f"{statistics.median(each):.3f} s (at most {max(each):.3f})" for each in zip(*at_rests, strict=True)
+        )
+        print(f"{name}, as many bytes at rest: copied in memory {copied}, written to one file and synced {file}")
 
 
 def main() -> None:
@@ -252,6 +292,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, help="of an adapter, of which versions are pinned")
     options = parser.parse_args()
     print_machine()
+    collect_seldom()  # as a run has it
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS
 
     models = {
@@ -260,16 +301,18 @@ def main() -> None:
         "494M": QWEN_500M,
     }
     models = {name: models[name] for name in (SIZES[:-1] if options.quick else options.models)}
-    found = {}
+    found, rest = {}, {}
     with contextlib.ExitStack() as parts:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
         engine_launcher = parts.enter_context(contextlib.closing(ENGINE_LAUNCHERS["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
             config = config_of(Path(root) / name, "pin" if options.rank else options.policy, options.rank)
             pushes = 2 if options.quick else options.pushes
-            found[name] = asyncio.run(measure(config, engine_launcher, architecture, pushes, options.changed))
+            found[name], rest[name] = asyncio.run(
+                measure(config, engine_launcher, architecture, pushes, options.changed)
+            )
             jax.clear_caches()
-    show(found, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
+    show(found, rest, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
 
 
 def parameters(architecture: Architecture) -> int:

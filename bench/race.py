@@ -10,8 +10,8 @@ in processes of its own; they take turns, and who begins changes with the seed. 
 own, which this command makes (``--venv``), and is asked with each of ``--trl-batches`` rows at a time first, for
 `TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
 
-Every run that has ended is a line of ``--rows``. One of the same side, seed, keys and config file is not made again, so
-that the command may be stopped at any time and given again.
+Every run that has ended is a line of ``--rows``. One of the same side, seed and keys (rljax: and config file) is not
+made again, so that the command may be stopped and given again. Where TRL is told other things, delete its lines.
 
 Figures of a run:
 

@@ -47,11 +47,11 @@ class Watch:
 
     def look(self) -> Mapping[str, float]:
         """Returns the times, for `EngineStatus.details`, and resets them."""
-        seconds, gaps = self._seconds, sorted(self._gaps)
+        seconds, gaps = self._seconds, self._gaps
         self._seconds, self._gaps = {}, []
         if not gaps:
             return seconds
-        return {**seconds, "gaps": float(len(gaps)), "usual_gap": gaps[len(gaps) // 2], "largest_gap": gaps[-1]}
+        return {**seconds, "gaps": float(len(gaps)), "gap_seconds": sum(gaps), "largest_gap": max(gaps)}
 
 
 def open_watched(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:

@@ -310,7 +310,7 @@ class Run:
 
     def _launch_explorer(self, frozen: FrozenBase | None, tasksets: Tasksets, observers: Observers) -> Launched | None:
         config = self.config
-        if config.mode != "both" or (config.imitates_alone and not config.validates):
+        if config.mode != "both" or not config.asks_engines:
             return None
         launch, model = LAUNCHERS[config.launcher], dataclasses.replace(self.model, frozen=frozen)
         explorer = launch(config, self.run_dir, self._db, model, tasksets, observers.trace, needed=True)

@@ -209,6 +209,11 @@ class Config:
         return self.algorithm.expert_data_ratio == 1
 
     @property
+    def asks_engines(self) -> bool:
+        """True where engines sample something: training data, or what is validated."""
+        return self.validates or not self.imitates_alone
+
+    @property
     def has_hosts(self) -> bool:
         """True where the learner of this config is several processes, and it is to be run."""
         return self.learner.hosts.number > 1 and self.mode in ("both", "train")

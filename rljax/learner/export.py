@@ -98,10 +98,9 @@ def hands_over(config: Config) -> bool:
     """
     in_process = ENGINES[config.sidecar.engine].in_process and config.launcher == "local"
     together = config.mode == "both" and in_process and not config.explorer.own_process
-    asked = config.validates or not config.imitates_alone  # else there is no engine
     whole = config.sync_method != "nccl" and not config.sync_deltas and not publishes_adapter(config)
     same = config.learner.mesh.size == 1 and config.resolved_sync_dtype == config.engine_dtype
-    return together and asked and whole and same
+    return together and config.asks_engines and whole and same
 
 
 class Exporter:

@@ -92,10 +92,12 @@ class Publishing:
             validate: request a validation of it.
 
         Raises:
-            PublishError, StaleWriterError, HostsError: it is not announced, where that is waited for.
+            PublishError, HostsError: it is not announced, where that is waited for.
+            StaleWriterError: another learner has taken over.
         """
         self._begun, self._version = time.perf_counter(), named.version
-        self.make_room(named.lineage)
+        with self._observers.recorded():
+            self.make_room(named.lineage)
         if not self._overlap or isinstance(tensors, SharedTensors):
             self._publish(LEARNER, named, tensors, probe, validate)
             return

@@ -18,7 +18,7 @@ import pytest
 from rljax.config.load import load_config
 from rljax.config.schema import Config, TasksConfig, TasksetConfig
 from rljax.learner.learner import Learner
-from rljax.ledger import leases, versions
+from rljax.ledger import leases, processes, versions
 from rljax.ledger.database import Database, StaleWriterError
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.sqlite import SqliteFile
@@ -121,15 +121,35 @@ def test_room_is_made_of_what_engines_have_left_and_never_of_what_is_under_way(t
     first = versions.newest(lab.db)
     assert first is not None
     assert receive(first.path).tensors["w"].tolist() == [[0.0] * 3] * 2
-    lab.begin(2)
-    lab.publishing.wait()
-    second = versions.newest(lab.db)
-    assert second is not None
-    assert second.version == 2
+    token = processes.register(lab.db, "explorer", "explorer")
+    paths = [first.path]
+    for version in (2, 3):
+        processes.heartbeat(lab.db, "explorer", token, version=0)
+        lab.begin(version)
+        lab.publishing.wait()
+        newest = versions.newest(lab.db)
+        assert newest is not None
+        assert newest.version == version
+        paths.append(newest.path)
     lab.publishing.make_room(lab.lineage)
-    assert receive(second.path).tensors["w"].tolist() == [[2.0] * 3] * 2
+    assert receive(paths[0]), "an engine computes with it"
+    processes.heartbeat(lab.db, "explorer", token, version=3)
+    assert receive(paths[0])
+    lab.publishing.make_room(lab.lineage)
+    assert receive(paths[2]).tensors["w"].tolist() == [[3.0] * 3] * 2
+    for path in paths[:2]:
+        with pytest.raises(VersionGoneError):
+            receive(path)
+    lab.begin(4)
+    lab.publishing.wait()
+    assert receive(paths[2]), "the explorer has it still"
+    processes.heartbeat(lab.db, "explorer", token, version=4)
+    lab.publisher.may.clear()
+    lab.begin(5)
     with pytest.raises(VersionGoneError):
-        receive(first.path)
+        receive(paths[2])
+    lab.publisher.may.set()
+    lab.publishing.wait()
     lab.db.close()
 
 

@@ -136,7 +136,7 @@ def takes_versions_over(config: Config, present: Present = jax_devices) -> bool:
 
 def _shared(config: Config, present: Present) -> list[jax.Device]:
     """Returns the learner's only device where its engines are threads of its process on just that; else none."""
-    if config.mode != "both" or config.launcher != "local" or config.explorer.own_process:
+    if config.mode != "both" or not config.asks_engines or config.launcher != "local" or config.explorer.own_process:
         return []
     if not ENGINES[config.sidecar.engine].in_process or config.learner.mesh.size > 1:
         return []

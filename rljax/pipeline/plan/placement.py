@@ -268,7 +268,7 @@ def handed_over(estimate: Estimate, target: Target, placement: Placement) -> flo
     """
     config = estimate.config
     beside = placement.platform != "cpu" and _on_only_device(estimate, target, placement)
-    if not beside or hands_over(config) or config.sync_method != "checkpoint":
+    if not beside or not config.asks_engines or hands_over(config) or config.sync_method != "checkpoint":
         return 0.0
     numbers = estimate.adapter if publishes_adapter(estimate.config) else estimate.parameters
     return float(numbers * BYTES[estimate.config.resolved_sync_dtype])

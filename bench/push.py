@@ -220,7 +220,7 @@ async def measure(
     pushes: int,
     share: float,
 ) -> tuple[dict[str, dict[str, float]], list[tuple[float, float]]]:
-    """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after each turn but the first."""
+    """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after all turns but one."""
     run = RunDir.create(config)
     directory = run.root / "model"
     learner = random_learner(config, architecture, directory)

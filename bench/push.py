@@ -39,7 +39,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -100,10 +100,12 @@ class Pusher:
     vocab_size: int
     changed: float
     policy: UpdatePolicy
+    _requests: list[asyncio.Future[Any]] = field(default_factory=list)
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
         """Pushes one version with requests in flight; returns its `PARTS`: MB, and seconds."""
         running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
+        self._requests[:] = running
         if version:
             await self._gaps(GAPS_AFTER)
         change(self.learner, self.changed, version)
@@ -133,13 +135,12 @@ class Pusher:
         """
         total, ended = dict(before), before.get("gaps", 0.0) + count
         while True:
-            status = await self.engine.status()
-            for name, value in status.details.items():
+            for name, value in (await self.engine.status()).details.items():
                 known = total.get(name, 0.0)
                 total[name] = known + value if name.startswith("gap") else max(known, value)
             if total.get("gaps", 0.0) >= ended:
                 return total
-            if not status.running + status.waiting:
+            if all(request.done() for request in self._requests):
                 raise RuntimeError("the requests ended before the push did: NEW_TOKENS is too small for this machine")
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -92,15 +92,19 @@ class ExportedWeights(InLayers):
         return len(self._names)
 
 
+def has_engines_beside(config: Config) -> bool:
+    """Returns whether there are engines, as threads of the learner's process, which has one device."""
+    in_threads = ENGINES[config.sidecar.engine].in_process and config.launcher == "local"
+    together = config.mode == "both" and in_threads and not config.explorer.own_process
+    return together and config.asks_engines and config.learner.mesh.size == 1
+
+
 def hands_over(config: Config) -> bool:
     """Returns whether engines that have the learner's only device compute with just what it publishes: they are threads
     of its process, in the dtype of the versions, which are whole models.
     """
-    in_process = ENGINES[config.sidecar.engine].in_process and config.launcher == "local"
-    together = config.mode == "both" and in_process and not config.explorer.own_process
     whole = config.sync_method != "nccl" and not config.sync_deltas and not publishes_adapter(config)
-    same = config.learner.mesh.size == 1 and config.resolved_sync_dtype == config.engine_dtype
-    return together and config.asks_engines and whole and same
+    return has_engines_beside(config) and whole and config.resolved_sync_dtype == config.engine_dtype
 
 
 class Exporter:

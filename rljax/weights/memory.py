@@ -132,14 +132,11 @@ class SharedDevicePublisher(OrbaxPublisher):
     ) -> str:
         """See `rljax.weights.publisher.Publisher.publish`."""
         taken, head = self.take(tensors), Manifest(version, lineage, model, dtype, {}, adapter)
-        if isinstance(taken, LayeredTensors):
-            path = super().publish(version, lineage, taken, model=model, dtype=dtype, adapter=adapter)
-            memory.keep(path, describe_layered(head, taken))
-            self._newest = path
-            return path
-        if not isinstance(next(iter(taken.values())), jax.Array):
+        layered = isinstance(taken, LayeredTensors)
+        if not layered and not isinstance(next(iter(taken.values())), jax.Array):
             return super().publish(version, lineage, taken, model=model, dtype=dtype, adapter=adapter)
-        path = super().publish(version, lineage, _Copies(taken), model=model, dtype=dtype, adapter=adapter)
+        written = taken if layered else _Copies(taken)
+        path = super().publish(version, lineage, written, model=model, dtype=dtype, adapter=adapter)
         memory.keep(path, describe_on_device(head, taken))
         self._newest = path
         return path
@@ -208,6 +205,8 @@ def describe_on_device(head: Manifest, tensors: Mapping[str, Any]) -> PublishedV
     Raises:
         DtypeError: a tensor is not of its type.
     """
+    if isinstance(tensors, LayeredTensors):
+        return describe_layered(head, tensors)
     check_dtypes(tensors, head.dtype)
     infos = {name: TensorInfo(tuple(array.shape), str(array.dtype), "") for name, array in tensors.items()}
     return PublishedVersion(replace(head, tensors=infos), tensors)

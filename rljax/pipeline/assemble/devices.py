@@ -19,7 +19,7 @@ from rljax.config.validate_placement import (
     learner_memory_share,
     shares_gpu_memory,
 )
-from rljax.learner.export import hands_over
+from rljax.learner.export import hands_over, has_engines_beside
 from rljax.learner.sharding import Present, jax_devices, named_devices, select_devices
 
 MEMORY_SHARE, FORMER_MEMORY_SHARE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -136,9 +136,7 @@ def takes_versions_over(config: Config, present: Present = jax_devices) -> bool:
 
 def _shared(config: Config, present: Present) -> list[jax.Device]:
     """Returns the learner's only device where its engines are threads of its process on just that; else none."""
-    if config.mode != "both" or not config.asks_engines or config.launcher != "local" or config.explorer.own_process:
-        return []
-    if not ENGINES[config.sidecar.engine].in_process or config.learner.mesh.size > 1:
+    if not has_engines_beside(config):
         return []
     learners = select_devices(config.learner.devices, 1, present)
     return learners if set(engine_devices(config, present)) == set(learners) else []

@@ -49,6 +49,9 @@ class SidecarConfig:
     cpu_threads: int | None = key(None, "threads of an engine on the CPU; None: cores but one, shared by all", low=1)
     enforce_eager: bool = key(False, "vllm: no CUDA graphs, no compilation; always so on a CPU")
     enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
+    double_buffer: bool = key(
+        True, "vllm on a CPU: load a version between steps, beside the one in use; takes a model's memory more"
+    )
     load_format: str = key(
         "dummy", "vllm: what an engine starts with, before its first version", choices=VLLM_LOAD_FORMATS
     )

@@ -301,7 +301,7 @@ def _engine(name: str, explorer: str, tracks: _Tracks) -> tuple[list[Layer], tup
         ("decoding", COMPUTING, _cover(own, "decode")),
         ("steps", COMPUTING, _cover(own, "step")),
         ("scoring the probe", COMPUTING, _cover(own, "score")),
-        ("standing still while weights are exchanged", LOADING, _cover(own, "swap")),
+        ("standing still while weights are exchanged", LOADING, _cover(own, "swap", "stage")),
         ("requests in flight", COMPUTING, in_flight if silent else Cover()),
         ("reading a version, nothing computed", LOADING, _cover(own, "receive")),
         ("placing a version, nothing computed", LOADING, _cover(own, "load")),

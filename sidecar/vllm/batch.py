@@ -70,6 +70,16 @@ class VllmBatch:
         self.version = version
         return lost
 
+    def stage(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
+        """Loads tensors beside those in use, for about so many seconds. Returns whether `load` has no more to do than
+        to take them over, or whatever is left.
+        """
+        begin = time.time()
+        done = all(self._engine.collective_rpc("stage_version", args=(tensors, seconds)))
+        if self._trace is not None:
+            self._trace("stage", begin, time.time(), {})
+        return done
+
     def evict(self) -> Sequence[Job]:
         """See `Batch.evict`."""
         jobs = list(self._jobs.values())

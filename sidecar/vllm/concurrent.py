@@ -316,6 +316,8 @@ class ConcurrentVllm:
                 begin = time.time()
                 await self._transfer.prepare(update)
                 read = time.time()
+                if self._settings.stages and self._handed_over:
+                    await self._transfer.stage()
                 await self._load(update)
                 if self._trace is not None:
                     self._trace("receive", begin, read, {"version": float(update.version)})

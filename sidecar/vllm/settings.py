@@ -13,6 +13,10 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
+STAGE_SECONDS = 0.15
+"""Seconds between two steps, about, in which a part of a version is loaded beside the one in use: what running requests
+feel of it. The more, the sooner it is in use.
+"""
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """Worker extension: the class that vLLM mixes into its workers."""
 CONNECTORS = ("kv_transfer_config", "kv_offloading_size")
@@ -46,6 +50,7 @@ class VllmSettings:
         rank: of these adapters.
         adapted: the matrices that have one, by the last word of their names.
         record_routes: completions say which experts each token was sent to.
+        double_buffer: on a CPU a version is loaded beside the one in use, between steps: for a model's memory more.
         engine_args: further arguments of vLLM's ``EngineArgs``, by name.
     """
 
@@ -68,7 +73,13 @@ class VllmSettings:
     rank: int = 0
     adapted: tuple[str, ...] = ()
     record_routes: bool = False
+    double_buffer: bool = True
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> bool:
+        """Whether versions are loaded beside the one in use, where the model's kind allows it."""
+        return self.double_buffer and not self.accelerator and not self.held
 
     def arguments(self, *, on_cpu: bool, stepped: bool = False) -> dict[str, Any]:
         """Returns the arguments of ``EngineArgs``; ``on_cpu`` says whether the installed vLLM computes on CPUs, and

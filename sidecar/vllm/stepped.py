@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,7 @@ from sidecar.vllm.adapters import AdapterDirectories
 from sidecar.vllm.batch import VllmBatch
 from sidecar.vllm.connectors import checked_config
 from sidecar.vllm.routes import record_routes
-from sidecar.vllm.settings import VllmSettings
+from sidecar.vllm.settings import STAGE_SECONDS, VllmSettings
 from sidecar.vllm.tokenizer import LazyTokenizer
 from sidecar.vllm.weights import check_against_model, whole
 
@@ -35,8 +36,10 @@ class SteppedVllm(SteppedEngine):
         self._adapters = AdapterDirectories(settings.model, settings.rank) if settings.held else None
         held = HeldVersions[LoRARequest](settings.held) if settings.held else None
         recorder = record_routes(engine) if settings.record_routes else None
+        self._batch = VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held, trace, recorder)
+        self._stages = settings.stages
         super().__init__(
-            VllmBatch(engine, settings.slots, LazyTokenizer(settings.model), held, trace, recorder),
+            self._batch,
             name=name,
             max_length=settings.max_length,
             vocab_size=engine.model_config.get_vocab_size(),
@@ -58,6 +61,14 @@ class SteppedVllm(SteppedEngine):
         published = whole(published, self._model)
         check_against_model(published, self._model)
         return published.tensors
+
+    def _stage(self, placed: Mapping[str, np.ndarray]) -> None:
+        async def between_steps() -> None:
+            while not await self._stepper.call(lambda _: self._batch.stage(placed, STAGE_SECONDS)):
+                pass
+
+        if self._stages and self._batch.running:
+            asyncio.run(between_steps())
 
 
 def open_engine(*, name: str, settings: Mapping[str, Any], trace: Trace | None = None) -> SteppedVllm:

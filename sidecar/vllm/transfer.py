@@ -14,7 +14,7 @@ from sidecar.channels.versions import VersionError, VersionGoneError, check_iden
 from sidecar.errors import first_line
 from sidecar.protocol import WeightsGoneError, WeightUpdate, WeightUpdateError
 from sidecar.vllm.adapters import AdapterDirectories
-from sidecar.vllm.settings import VllmSettings
+from sidecar.vllm.settings import STAGE_SECONDS, VllmSettings
 
 LOOK_SECONDS = 0.02
 """Seconds between polls whether vLLM's workers have read a version: they answer calls, but make none."""
@@ -52,6 +52,11 @@ class VersionTransfer:
         if wrong := next((result for result in results if result[0]), None):
             line, gone = wrong
             raise (WeightsGoneError if gone else WeightUpdateError)(line)
+
+    async def stage(self) -> None:
+        """Has the workers load the version that was prepared beside the one in use, between steps."""
+        while not all(await self._engine.collective_rpc("stage_prepared", args=(STAGE_SECONDS,))):
+            await asyncio.sleep(0)
 
     async def load(self, update: WeightUpdate) -> None:
         """Loads the version that was prepared, or is sent. Not while a token is being sampled.

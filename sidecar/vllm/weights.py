@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,8 +19,11 @@ import torch
 from sidecar.adapters import whole_version
 from sidecar.channels.versions import PublishedVersion, VersionError, VersionGoneError, check_identity, receive
 from sidecar.errors import first_line
-from sidecar.failpoints import failpoint
 from sidecar.stored import every_tensor
+from sidecar.vllm import reloading
+
+if TYPE_CHECKING:
+    from sidecar.vllm.twin import Twin
 
 
 @dataclass
@@ -40,6 +43,7 @@ class WeightLoader:
     model_runner: Any
     model_config: Any
     rljax_reading: _Reading
+    rljax_twin: Twin | None = None
 
     def prepare_version(self, path: str, version: int, lineage: int) -> None:
         """Begins to read a version, in parallel with generation; `prepared_version` returns the outcome."""
@@ -78,33 +82,34 @@ class WeightLoader:
 
     def load_version(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Loads checked tensors by Hugging Face name. Not while a token is being sampled."""
+        if self.rljax_twin is not None and self.rljax_twin.holds(tensors):
+            self.rljax_twin.take_over()
+            return
         model = self.model_runner.get_model()
-        have_experts_packed(model)
-        self.model_runner.reload_weights(weights_iterator=_as_torch(tensors), is_checkpoint_format=True)
-        rebuild_head(model)
+        reloading.have_experts_packed(model)
+        given = ((name, reloading.as_torch(array)) for name, array in tensors.items())
+        self.model_runner.reload_weights(weights_iterator=given, is_checkpoint_format=True)
+        reloading.rebuild_head(model)
 
+    def stage_prepared(self, seconds: float) -> bool:
+        """As `stage_version`, of the version that `prepare_version` has read last."""
+        tensors = self.rljax_reading.tensors
+        return tensors is None or self.stage_version(tensors, seconds)
 
-def have_experts_packed(model: Any) -> None:
-    """Has vLLM pack the experts of the next reload as it does those of a first load, where it packs them for a CPU.
+    def stage_version(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
+        """Loads checked tensors beside those that the model computes with, for about so many seconds; `load_version`
+        has no more to do then than to take them over. Not while a token is being sampled.
 
-    A reload finds their kernel made and takes the weights for packed: log-probabilities are then those of no version at
-    all (off by 4.7 nats on a tiny model).
-    """
-    for module in model.modules():
-        method: Any = getattr(module, "quant_method", None)
-        if getattr(method, "moe_kernel", None) is not None and module.w13_weight.device.type == "cpu":
-            method.moe_kernel = None
+        Returns whether nothing is left to be done; so at once of a model that cannot have two sets of weights.
+        """
+        from sidecar.vllm.twin import Twin, can_have_twin
 
-
-def rebuild_head(model: Any) -> None:
-    """Repacks the output head where vLLM keeps a packed copy of it.
-
-    On a CPU a layerwise reload updates tied embeddings but leaves the head's packed copy as it was: log-probabilities
-    are then those of no version at all (off by 0.86 nats on a 135M model).
-    """
-    head = getattr(model, "lm_head", None)
-    if head is not None and hasattr(head, "cpu_linear"):
-        head.quant_method.process_weights_after_loading(head)
+        model = self.model_runner.get_model()
+        if self.rljax_twin is None:
+            if not can_have_twin(model):
+                return True
+            self.rljax_twin = Twin(model, self.model_config)
+        return self.rljax_twin.load(tensors, seconds)
 
 
 def whole(published: PublishedVersion, directory: str) -> PublishedVersion:
@@ -150,13 +155,3 @@ def expected_shapes(directory: str) -> Mapping[str, tuple[int, ...]]:
     # parameters() names what is shared once, by its first name
     stored = revert_weight_conversion(model, dict(model.named_parameters()))
     return {name: tuple(tensor.shape) for name, tensor in stored.items()}
-
-
-def _as_torch(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in tensors.items():
-        failpoint("engine_load")
-        array = np.ascontiguousarray(tensor)
-        if array.dtype.name == "bfloat16":  # numpy's is not torch's, but the bits are
-            yield name, torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        else:
-            yield name, torch.from_numpy(array)

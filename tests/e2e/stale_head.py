@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 
-import sidecar.vllm.weights
+from sidecar.vllm import reloading
 from sidecar.vllm.weights import WeightLoader
 
 
@@ -15,5 +15,9 @@ class StaleHead(WeightLoader):
     """Leaves the packed copy of the tied head at what it was when the engine started."""
 
     def load_version(self, tensors: Mapping[str, np.ndarray]) -> None:
-        with mock.patch.object(sidecar.vllm.weights, "rebuild_head"):
+        with mock.patch.object(reloading, "rebuild_head"):
             super().load_version(tensors)
+
+    def stage_version(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
+        with mock.patch.object(reloading, "rebuild_head"):
+            return super().stage_version(tensors, seconds)

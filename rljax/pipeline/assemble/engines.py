@@ -334,6 +334,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         rank=(config.model.lora.rank or 0) if held else 0,
         adapted=adapted,
         record_routes=config.records_routes,
+        double_buffer=sidecar.double_buffer,
         engine_args=dict(sidecar.engine_args),
     )
     variables = environment(cpu_threads=threads, multiprocessing=own_workers)

@@ -287,7 +287,7 @@ class Estimate:
         a, tensor = self.architecture, self.mesh.tensor
         return 2 * self.places * math.lcm(a.num_kv_heads, tensor) / tensor * a.head_dim * self.width
 
-    def engine(self, room: float | None = None, *, base: bool = True) -> dict[str, float]:
+    def engine(self, room: float | None = None, *, base: bool = True, on_host: bool = False) -> dict[str, float]:
         """Returns the bytes that one engine takes of each of its devices, by kind. The embedded one places the next
         version, tensor by tensor, while it serves from this one, and resizes its cache array by array; of an adapter's
         versions it has the frozen weights once. Adapters of versions that are held at once count as weights.
@@ -296,6 +296,7 @@ class Estimate:
             room: bytes of a device that vLLM may fill: what weights leave of them it takes for the cache, unless
                 ``kv_cache_gib`` says how much; None: what the requests that it may have at once can fill.
             base: whether it has the frozen weights below its adapters; else it computes with the learner's.
+            on_host: whether it computes on a CPU, where vLLM loads a version beside the one in use.
         """
         config, sidecar = self.config, self.config.sidecar
         width, held = BYTES[config.engine_dtype] / sidecar.tensor_parallel_size, versions_held(config)
@@ -311,7 +312,8 @@ class Estimate:
         if room is not None:
             fixed = sidecar.kv_cache_gib
             cache = max(room - weights, 0.0) if fixed is None else fixed * 2**30
-        return {"weights": weights, "KV": float(cache)}
+        beside = on_host and sidecar.double_buffer and not held and self.architecture.experts is None
+        return {"weights": weights, "KV": float(cache)} | ({NEXT: weights} if beside else {})
 
     @property
     def token(self) -> float:

@@ -234,8 +234,9 @@ def pools(estimate: Estimate, target: Target, placement: Placement, peak: float 
     # No program takes all that stays.
     learner = sum(kinds.values()) if peak is None else peak + sum(estimate.standing().values())
     room = engine_room(config, target) if placement.platform == "gpu" else None
-    of_engine = estimate.engine(room, base=not shares_base(estimate, target, placement))
-    engine, on_host = sum(of_engine.values()), placement.platform == "cpu"
+    on_host = placement.platform == "cpu"
+    of_engine = estimate.engine(room, base=not shares_base(estimate, target, placement), on_host=on_host)
+    engine = sum(of_engine.values())
     if target.host_only:
         everything = learner * mesh.size + engine * len(placement.engines) + sum(one.everywhere for one in scorers)
         what = "learner, engines, judges and reward models" if scorers else "learner and engines"

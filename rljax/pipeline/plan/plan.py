@@ -198,20 +198,21 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
 
 def _engines(estimate: Estimate, target: Target, placement: Placement | ConfigError) -> Iterator[str]:
     config, sidecar = estimate.config, estimate.config.sidecar
-    where = f" {placement}" if isinstance(placement, Placement) else ""
+    placed = placement if isinstance(placement, Placement) else None
+    where = f" {placed}" if placed else ""
     requests = f"{sidecar.max_concurrency} requests of up to {config.context} tokens"
     yield f"engines  {sidecar.num_engines} × {sidecar.engine}{where}, {requests}"
     room = None
-    if isinstance(placement, Placement) and placement.platform == "gpu" and not ENGINES[sidecar.engine].in_process:
+    if placed and placed.platform == "gpu" and not ENGINES[sidecar.engine].in_process:
         room = engine_room(config, target)
         yield f"         {room / GIB:8.2f} GiB of each GPU: sidecar.gpu_memory_utilization={room / target.memory:g}"
-    shared = isinstance(placement, Placement) and shares_base(estimate, target, placement)
-    found = estimate.engine(room, base=not shared)
+    shared = placed is not None and shares_base(estimate, target, placed)
+    found = estimate.engine(room, base=not shared, on_host=placed is not None and placed.platform == "cpu")
     for name, size in found.items():
         yield f"         {size / GIB:8.2f} GiB {name}{' a GPU' * (sidecar.tensor_parallel_size > 1)}"
     if shared:
         yield "         its frozen weights are the learner's, and there once"
-    if isinstance(placement, Placement) and (handed := handed_over(estimate, target, placement)):
+    if placed and (handed := handed_over(estimate, target, placed)):
         yield f"         {handed / GIB:8.2f} GiB version that is handed over"
     if room is not None:
         tokens = found["KV"] / estimate.token

@@ -1,7 +1,8 @@
 """Run in a process of its own, by `test_pushes`: ``python -m tests.sidecar.vllm.pushes JOBS.json``.
 
 Each job pushes versions into an engine and starts another one on a directory that holds the last one's weights. It
-leaves both engines' log-probabilities of the same tokens.
+leaves both engines' log-probabilities of the same tokens. The first push and the roll back find the engine idle, and are
+loaded in place; of the others it tells how often it stood still for a part of them.
 """
 
 from __future__ import annotations
@@ -16,25 +17,54 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.protocol import WeightUpdate
+from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate
+from sidecar.stepping.jobs import Trace
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import SteppedVllm, open_engine
 
 
-def opened(model: str, load_format: str) -> SteppedVllm:
+LENGTH = 512
+"""More tokens than are sampled before an engine is told to pause."""
+
+
+def opened(model: str, load_format: str, trace: Trace | None = None) -> SteppedVllm:
     settings = VllmSettings(
-        model, max_length=64, slots=2, dtype="fp32", kv_cache_bytes=2**24, enforce_eager=True, load_format=load_format
+        model,
+        max_length=LENGTH,
+        slots=2,
+        dtype="fp32",
+        kv_cache_bytes=2**26,
+        enforce_eager=True,
+        load_format=load_format,
     )
-    return open_engine(name="engine", settings=asdict(settings))
+    return open_engine(name="engine", settings=asdict(settings), trace=trace)
 
 
-async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> np.ndarray:
-    engine = opened(model, "dummy")
-    for update in updates:
-        await engine.update_weights(update)
+async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> dict[str, Any]:
+    spans: list[str] = []
+    engine = opened(model, "dummy", lambda name, *_: spans.append(name))
+    first, second, third, back, last = updates
+    await engine.update_weights(first)
+    assert "stage" not in spans
+    await update_while_one_runs(engine, tokens, second, third)
+    await engine.update_weights(back)
+    rolled_back = await engine.score(tokens)
+    await update_while_one_runs(engine, tokens, last)
     scores = await engine.score(tokens)
     await engine.close()
-    return scores
+    return {"pushed": scores.tolist(), "rolled back": rolled_back.tolist(), "stages": spans.count("stage")}
+
+
+async def update_while_one_runs(engine: SteppedVllm, tokens: np.ndarray, *updates: WeightUpdate) -> None:
+    sampling = SamplingParams(max_new_tokens=LENGTH - len(tokens))
+    running = asyncio.ensure_future(engine.generate(GenerateRequest("running", tokens, sampling, followed=True)))
+    await engine.progress("running", 0)
+    await engine.pause(PauseMode.KEEP)
+    for update in updates:
+        await engine.update_weights(update)
+    await engine.abort(["running"])
+    await engine.resume()
+    assert (await running).finish_reason == "abort"
 
 
 async def fresh(directory: str, tokens: np.ndarray) -> np.ndarray:
@@ -51,10 +81,8 @@ def main(jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
         tokens = np.asarray(job["tokens"], np.int32)
         updates = [WeightUpdate(*update) for update in job["updates"]]
-        found = {
-            "pushed": asyncio.run(pushed(job["model"], updates, tokens)).tolist(),
-            "fresh": asyncio.run(fresh(job["fresh"], tokens)).tolist(),
-        }
+        found = asyncio.run(pushed(job["model"], updates, tokens))
+        found["fresh"] = asyncio.run(fresh(job["fresh"], tokens)).tolist()
         Path(job["out"]).write_text(json.dumps(found))
 
 

@@ -43,7 +43,11 @@ def job(directory: Path, model: Path, fresh: Path, versions: list[dict[str, np.n
 ADAPTED = "an adapter on the base that the engine has"
 
 
-def adapted(directory: Path) -> tuple[dict[str, Any], np.ndarray]:
+Expected = tuple[np.ndarray, np.ndarray]
+"""What transformers says of version 1, which is rolled back to, and of the last."""
+
+
+def adapted(directory: Path) -> tuple[dict[str, Any], Expected]:
     base = directory / "model"
     random_model(MODEL, 0).save_pretrained(base)
     models = [adapted_model(MODEL, seed) for seed in range(4)]
@@ -52,32 +56,36 @@ def adapted(directory: Path) -> tuple[dict[str, Any], np.ndarray]:
     whole.save_pretrained(directory / "fresh")
     pushes = [(i, 1, updates[i].path) for i in ORDER]
     given = {"model": str(base), "fresh": str(directory / "fresh"), "tokens": TOKENS.tolist(), "updates": pushes}
-    return {**given, "out": str(directory / "out.json")}, token_logprobs(whole, TOKENS)
+    expected = token_logprobs(models[1][0], TOKENS), token_logprobs(whole, TOKENS)
+    return {**given, "out": str(directory / "out.json")}, expected
 
 
-def of_family(name: str, directory: Path) -> tuple[dict[str, Any], np.ndarray]:
+def of_family(name: str, directory: Path) -> tuple[dict[str, Any], Expected]:
     models = [random_model(name, seed) for seed in range(4)]
     models[0].save_pretrained(directory / "model")
     models[3].save_pretrained(directory / "fresh")
     made = job(directory, directory / "model", directory / "fresh", [tensors(m) for m in models])
-    return made, token_logprobs(models[3], TOKENS)
+    return made, (token_logprobs(models[1], TOKENS), token_logprobs(models[3], TOKENS))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, list[float]], np.ndarray]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Expected]]:
     """What engines say, and transformers, by model. One process has all engines: vLLM is imported once."""
     root = tmp_path_factory.mktemp("pushes")
     made = {name: of_family(name, root / name) for name in CONFIGS | WINDOWED | EXPERTS}
     made[ADAPTED] = adapted(root / "adapted")
     run_alone("pushes", root, [one for one, _ in made.values()], seconds=550)
-    return {name: (json.loads(Path(one["out"]).read_text()), last) for name, (one, last) in made.items()}
+    return {name: (json.loads(Path(one["out"]).read_text()), expected) for name, (one, expected) in made.items()}
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *WINDOWED, *EXPERTS, ADAPTED])
-def test_tiny_models(name: str, found: dict[str, tuple[dict[str, list[float]], np.ndarray]]) -> None:
-    engines, last = found[name]
+def test_tiny_models(name: str, found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
+    engines, (back, last) = found[name]
+    np.testing.assert_allclose(engines["rolled back"], back, atol=1e-4)
     np.testing.assert_allclose(engines["pushed"], engines["fresh"], atol=1e-5)
     np.testing.assert_allclose(engines["pushed"], last, atol=1e-4)
+    # of three pushes to an engine that samples: a part or more, and the end; what cannot be is seen at once
+    assert engines["stages"] == 3 if name in EXPERTS else engines["stages"] >= 6
 
 
 def open_serving(*, name: str, settings: Mapping[str, Any]) -> Engine:
@@ -130,3 +138,4 @@ def test_smollm2(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["pushed"], found["fresh"], atol=1e-5)
     # the noise drives it to -28 nats and beyond, where float32 itself is some 3e-4 off
     np.testing.assert_allclose(found["pushed"], token_logprobs(policy, TOKENS), rtol=1e-3)
+    assert found["stages"] >= 6

@@ -1,7 +1,7 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
-    python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE]
-                         [--policy POLICY | --rank RANK]
+    python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE] [--dtype DTYPE]
+                         [--policy POLICY | --rank RANK] [--in-place]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or
@@ -16,10 +16,14 @@ run on with the one that they began with (``pin``).
 learner: until the learner may train on: `Learner.export`, inside jit, and `Publisher.take`. write: that, and the
 publisher, which works beside the next step (checksums, and files or Ray's object store); write cpu: processor seconds
 of the learner's process meanwhile, all its threads, which another load on the machine changes less. read: the receiver
-(and its checksums), while the engine samples. check: names and shapes. load: the engine's thread takes the weights, and
-samples nothing meanwhile. together: from the beginning of the export until `update_weights` has returned.
+(and its checksums), while the engine samples. check: names and shapes. stage: weights are loaded beside those in use, a
+part between two steps. load: the engine's thread takes them over, and samples nothing meanwhile. together: from the
+beginning of the export until `update_weights` has returned.
 pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so
 it is the load and one prefill of all that they have so far; "usual gap" is the mean of those before the push.
+
+With ``--dtype fp32`` it is that for a processor that does not multiply bfloat16; with ``--in-place`` vLLM has no second
+set of weights (``sidecar.double_buffer=False``).
 
 Below the table is what a machine takes for as many bytes, at rest: to copy them in memory, and to write them to one
 file and sync it. Pages that a virtual machine's host has yet to give it make either several times as long.
@@ -60,6 +64,7 @@ from rljax.models.tiny import tiny_architecture
 from rljax.models.transformer import init_params
 from rljax.pipeline.assemble.engines import engine_spec
 from rljax.pipeline.assemble.run import Model
+from rljax.pipeline.plan.estimate import BYTES
 from rljax.pipeline.run_dir import RunDir
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.gathering import on_host
@@ -67,6 +72,7 @@ from rljax.weights.memory import RayPublisher
 from rljax.weights.publisher import OrbaxPublisher, Publisher
 from sidecar.garbage import collect_seldom
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, UpdatePolicy, WeightUpdate
+from sidecar.vllm.settings import DTYPES
 
 CHANNELS = ("checkpoint", "deltas", "memory")
 SIZES = ("tiny", "135M", "494M")
@@ -74,7 +80,8 @@ PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER, GAPS_BEFORE = 3, 8
 """Gaps between tokens after an update that still belong to it, and those before it that are as usual."""
 LOOK_SECONDS = 0.05
-PARTS = ("written", "learner", "write", "write cpu", "read", "check", "load", "together", "largest_gap", "usual_gap")
+PARTS = ("written", "learner", "write", "write cpu", "read", "check", "stage", "load", "together")
+GAPS = ("largest_gap", "usual_gap")
 QWEN_500M = Architecture(
     family="qwen2",
     vocab_size=151_936,
@@ -100,6 +107,7 @@ class Pusher:
     vocab_size: int
     changed: float
     policy: UpdatePolicy
+    dtype: str
     _requests: list[asyncio.Future[Any]] = field(default_factory=list)
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
@@ -112,11 +120,11 @@ class Pusher:
         await self._gaps(int(version > 0))  # those of the change are not the push's
         usual = await self._gaps(GAPS_BEFORE) if version else {"gaps": 1.0, "gap_seconds": 0.0}
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
-        tensors = publisher.take(self.learner.export("bf16"))
-        size = sum(array.size for array in tensors.values())
+        tensors = publisher.take(self.learner.export(self.dtype))
+        size = sum(array.nbytes for array in tensors.values())
         taken = time.perf_counter()
         adapter = self.learner.adapter_info
-        path = publisher.publish(version, 1, tensors, model="random", dtype="bf16", adapter=adapter)
+        path = publisher.publish(version, 1, tensors, model="random", dtype=self.dtype, adapter=adapter)
         written, spent = time.perf_counter(), time.process_time() - cpu
         del tensors
         await self.engine.update_weights(WeightUpdate(version, 1, path, self.policy))
@@ -125,7 +133,7 @@ class Pusher:
         await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
         await asyncio.gather(*running)
         publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
-        megabytes = 1e-6 * publisher.metrics.get("publish/bytes", 2.0 * size)
+        megabytes = 1e-6 * publisher.metrics.get("publish/bytes", float(size))
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
         return {**seen, **parts, "written": megabytes, "usual_gap": usual["gap_seconds"] / usual["gaps"]}
 
@@ -185,14 +193,22 @@ def at_rest(tensors: Mapping[str, Any], file: Path) -> tuple[float, float]:
     return copied - begin, written - again
 
 
-def config_of(run_dir: Path, policy: str = "in_flight", rank: int | None = None) -> Config:
+def config_of(
+    run_dir: Path, policy: str = "in_flight", rank: int | None = None, dtype: str = "bf16", in_place: bool = False
+) -> Config:
     """Returns the config of learner and engine; the model comes beside it."""
     lora = LoraConfig(rank=rank)
     return Config(
         run_dir=str(run_dir),
         launcher="ray",
-        model=ModelConfig(dtype="bf16", max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS, lora=lora),
-        sidecar=SidecarConfig(engine="vllm", max_concurrency=REQUESTS, cpu_threads=1, update_policy=policy),
+        model=ModelConfig(dtype=dtype, max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS, lora=lora),
+        sidecar=SidecarConfig(
+            engine="vllm",
+            max_concurrency=REQUESTS,
+            cpu_threads=1,
+            update_policy=policy,
+            double_buffer=not in_place,
+        ),
         ray=RayConfig(address="local"),
         tasks=TasksConfig(train={"unused": TasksetConfig(source="add_numbers")}),
     )
@@ -227,7 +243,9 @@ async def measure(
     learner = random_learner(config, architecture, directory)
     if not directory.exists():
         directory.mkdir()
-        (directory / "config.json").write_text(json.dumps(to_config(architecture) | {"dtype": "bfloat16"}))
+        (directory / "config.json").write_text(
+            json.dumps(to_config(architecture) | {"dtype": DTYPES[config.engine_dtype]})
+        )
     spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
     engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers: dict[str, Publisher] = {
@@ -235,30 +253,35 @@ async def measure(
         "deltas": DeltaPublisher(run.weights / "deltas", pushes),
         "memory": RayPublisher(run.weights / "memory"),
     }
-    channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS
+    changes = config.engine_dtype == "bf16"  # of float32 nearly all does
+    channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS if changes else CHANNELS[::2]
     found: dict[str, list[dict[str, float]]] = {name: [] for name in channels}
     rest: list[tuple[float, float]] = []
     try:
         policy = UpdatePolicy(config.sidecar.update_policy)
-        pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy)
+        pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy, config.engine_dtype)
         for turn in range(pushes + 1):
             for number, channel in enumerate(channels):
                 seconds = await pusher.push(turn * len(channels) + number, channel)
                 if turn:
                     found[channel].append(seconds)
             if turn:
-                rest.append(at_rest(on_host(learner.export("bf16")), run.root / "plain"))
+                rest.append(at_rest(on_host(learner.export(config.engine_dtype)), run.root / "plain"))
     finally:
         await engine.close()
         for publisher in publishers.values():
             publisher.close()
-    medians = {name: {part: statistics.median(s[part] for s in all_) for part in PARTS} for name, all_ in found.items()}
+    medians = {
+        name: {part: statistics.median(s[part] for s in all_) for part in (*PARTS, *GAPS)}
+        for name, all_ in found.items()
+    }
     return medians, rest
 
 
 def show(
     found: Mapping[str, Mapping[str, Mapping[str, float]]],
     rest: Mapping[str, Sequence[tuple[float, float]]],
+    dtype: str,
     megabytes: Mapping[str, float],
 ) -> None:
     """Prints a row for each model and channel; the last column is what each gigabyte more
@@ -272,10 +295,10 @@ def show(
             if smaller:
                 longer = seconds["together"] - found[smaller][channel]["together"]
                 more = f"{1e3 * longer / (megabytes[name] - megabytes[smaller]):.2f}"
-            rows.append([name, channel, megabytes[name], *(seconds[part] for part in PARTS), more])
+            rows.append([name, channel, megabytes[name], *(seconds[part] for part in (*PARTS, *GAPS)), more])
         smaller = name
-    columns = ("model", "channel", "MB", *PARTS[:-2], "pause", "usual gap", "s per GB more")
-    print_table(f"a push in bfloat16, seconds; {REQUESTS} requests in flight", columns, rows)
+    columns = ("model", "channel", "MB", *PARTS, "pause", "usual gap", "s per GB more")
+    print_table(f"a push in {dtype}, seconds; {REQUESTS} requests in flight", columns, rows)
     for name, at_rests in rest.items():
         copied, file = (
             f"{statistics.median(each):.3f} s (at most {max(each):.3f})" for each in zip(*at_rests, strict=True)
@@ -290,6 +313,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", metavar="NAME", default=SIZES, choices=SIZES, help=", ".join(SIZES))
     parser.add_argument("--changed", type=float, default=0.01, metavar="SHARE", help="of the values, before each push")
     parser.add_argument("--policy", default="in_flight", choices=("in_flight", "keep_kv"), help="requests at an update")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"), help="fp32: without deltas")
+    parser.add_argument("--in-place", action="store_true", help="of vLLM's weights, not beside those in use")
     parser.add_argument("--rank", type=int, help="of an adapter, of which versions are pinned")
     options = parser.parse_args()
     print_machine()
@@ -307,13 +332,15 @@ def main() -> None:
         root = parts.enter_context(tempfile.TemporaryDirectory(prefix="bench-push-"))
         engine_launcher = parts.enter_context(contextlib.closing(ENGINE_LAUNCHERS["ray"](config_of(Path(root)))))
         for name, architecture in models.items():
-            config = config_of(Path(root) / name, "pin" if options.rank else options.policy, options.rank)
+            policy = "pin" if options.rank else options.policy
+            config = config_of(Path(root) / name, policy, options.rank, options.dtype, options.in_place)
             pushes = 2 if options.quick else options.pushes
             found[name], rest[name] = asyncio.run(
                 measure(config, engine_launcher, architecture, pushes, options.changed)
             )
             jax.clear_caches()
-    show(found, rest, {name: 2e-6 * parameters(architecture) for name, architecture in models.items()})
+    width = 1e-6 * BYTES[options.dtype]
+    show(found, rest, options.dtype, {name: width * parameters(architecture) for name, architecture in models.items()})
 
 
 def parameters(architecture: Architecture) -> int:

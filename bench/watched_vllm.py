@@ -59,7 +59,7 @@ def open_watched(*, name: str, settings: Mapping[str, Any]) -> SteppedVllm:
     engine, watch = open_engine(name=name, settings=settings), Watch()
     batch: Any = engine._stepper.batch
     batch.load, batch.step = watch.timed("load", batch.load), watch.stepped(batch)
-    for attribute, part in (("_receive", "read"), ("_place", "check")):
+    for attribute, part in (("_receive", "read"), ("_place", "check"), ("_stage", "stage")):
         setattr(engine, attribute, watch.timed(part, getattr(engine, attribute)))
     setattr(engine, "_details", watch.look)  # noqa: B010
     return engine

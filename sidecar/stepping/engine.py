@@ -84,9 +84,6 @@ class SteppedEngine(abc.ABC):
             ValueError, OSError, RuntimeError: the version is not of this model, or memory has no room for it.
         """
 
-    def _stage(self, placed: Any) -> None:
-        """Brings what was placed nearer to the model, between steps, so that `Batch.load` takes less of one pause."""
-
     def _details(self) -> Mapping[str, float]:
         """Returns the gauges of this kind of engine."""
         return {}
@@ -193,7 +190,6 @@ class SteppedEngine(abc.ABC):
         # one update at a time, so that they take effect in the order in which they were read
         with self._update_lock:
             weights = self._load(update)
-            self._stage(weights)
             swap = functools.partial(
                 self._stepper.update,
                 weights=weights,

@@ -1,4 +1,4 @@
-"""What vLLM's reload of weights needs besides a call: tensors as it takes them, and what it leaves undone on a CPU."""
+"""Helpers of a reload of weights in vLLM: tensors as it takes them, and what it leaves undone on a CPU."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class VllmSettings:
 
     @property
     def stages(self) -> bool:
-        """Whether versions are loaded beside the one in use, where the model's kind allows it."""
+        """True where versions are loaded beside the one in use, if the model's kind allows it."""
         return self.double_buffer and not self.accelerator and not self.held
 
     def arguments(self, *, on_cpu: bool, stepped: bool = False) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from sidecar.channels.versions import PublishedVersion, receive
 from sidecar.held import HeldVersions
-from sidecar.protocol import EngineError
+from sidecar.protocol import EngineError, WeightUpdate
 from sidecar.stepping.engine import SteppedEngine
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.adapters import AdapterDirectories
@@ -62,9 +62,16 @@ class SteppedVllm(SteppedEngine):
         check_against_model(published, self._model)
         return published.tensors
 
-    def _stage(self, placed: Mapping[str, np.ndarray]) -> None:
+    def _load(self, update: WeightUpdate) -> Any:
+        placed = super()._load(update)
+        self._stage(placed)
+        return placed
+
+    def _stage(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Loads them beside those in use, between steps, where requests would stand still for all of it."""
+
         async def between_steps() -> None:
-            while not await self._stepper.call(lambda _: self._batch.stage(placed, STAGE_SECONDS)):
+            while not await self._stepper.call(lambda _: self._batch.stage(tensors, STAGE_SECONDS)):
                 pass
 
         if self._stages and self._batch.running:

@@ -56,7 +56,7 @@ class VersionTransfer:
     async def stage(self) -> None:
         """Has the workers load the version that was prepared beside the one in use, between steps."""
         while not all(await self._engine.collective_rpc("stage_prepared", args=(STAGE_SECONDS,))):
-            await asyncio.sleep(0)
+            pass
 
     async def load(self, update: WeightUpdate) -> None:
         """Loads the version that was prepared, or is sent. Not while a token is being sampled.

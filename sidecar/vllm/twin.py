@@ -71,7 +71,7 @@ class Twin:
         if not self._complete:  # another was given up half done: vLLM puts tensors back, whatever is in them
             finalize_layerwise_reload(self._model, self._config)
         initialize_layerwise_reload(self._model)
-        self._version, self._left, self._complete = version, list(reversed(version)), False
+        self._version, self._left, self._complete = version, list(version)[::-1], False
 
     def _next(self, end: float) -> Iterator[tuple[str, torch.Tensor]]:
         assert self._version is not None
@@ -103,7 +103,7 @@ def _copied(of: Any, memo: dict[int, Any]) -> Any:
         memo[id(of)] = copy = materialize_meta_tensor(of)
         copy.data.copy_(of.data)
         return copy
-    memo[id(of)] = copy = type(of).__new__(type(of))
+    memo[id(of)] = copy = object.__new__(type(of))
     copy.__dict__ = dict(of.__dict__)
     copy._non_persistent_buffers_set = set(of._non_persistent_buffers_set)
     for kind in ("_parameters", "_buffers", "_modules"):

@@ -1,8 +1,8 @@
 """Run in a process of its own, by `test_pushes`: ``python -m tests.sidecar.vllm.pushes JOBS.json``.
 
 Each job pushes versions into an engine and starts another one on a directory that holds the last one's weights. It
-leaves both engines' log-probabilities of the same tokens. The first push and the roll back find the engine idle, and are
-loaded in place; of the others it tells how often it stood still for a part of them.
+leaves both engines' log-probabilities of the same tokens. The first push and the roll back find the engine idle,
+and are loaded in place; of the others it tells how often it stood still for a part of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightU
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import SteppedVllm, open_engine
-
 
 LENGTH = 512
 """More tokens than are sampled before an engine is told to pause."""

@@ -13,7 +13,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
-STAGE_SECONDS = 0.15
+STAGE_SECONDS = 0.2
 """Seconds between two steps, about, in which a part of a version is loaded beside the one in use: what running requests
 feel of it. The more, the sooner it is in use.
 """

@@ -17,31 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from sidecar.protocol import GenerateRequest, PauseMode, SamplingParams, WeightUpdate
+from sidecar.protocol import GenerateRequest, SamplingParams, WeightUpdate
 from sidecar.stepping.jobs import Trace
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import SteppedVllm, open_engine
 
-LENGTH = 512
-"""More tokens than are sampled before an engine is told to pause."""
-
 
 def opened(model: str, load_format: str, trace: Trace | None = None) -> SteppedVllm:
     settings = VllmSettings(
-        model,
-        max_length=LENGTH,
-        slots=2,
-        dtype="fp32",
-        kv_cache_bytes=2**26,
-        enforce_eager=True,
-        load_format=load_format,
+        model, max_length=64, slots=2, dtype="fp32", kv_cache_bytes=2**24, enforce_eager=True, load_format=load_format
     )
     return open_engine(name="engine", settings=asdict(settings), trace=trace)
 
 
 async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> dict[str, Any]:
     spans: list[str] = []
-    engine = opened(model, "dummy", lambda name, *_: spans.append(name))
+
+    def trace(name: str, *_: Any) -> None:
+        spans.append(name)
+        if name == "step":
+            engine._stepper.paused = True  # so that who runs does not end before the next update
+
+    engine = opened(model, "dummy", trace)
     first, second, third, back, last = updates
     await engine.update_weights(first)
     assert "stage" not in spans
@@ -55,14 +52,13 @@ async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) ->
 
 
 async def update_while_one_runs(engine: SteppedVllm, tokens: np.ndarray, *updates: WeightUpdate) -> None:
-    sampling = SamplingParams(max_new_tokens=LENGTH - len(tokens))
-    running = asyncio.ensure_future(engine.generate(GenerateRequest("running", tokens, sampling, followed=True)))
+    await engine.resume()
+    running = asyncio.ensure_future(engine.generate(GenerateRequest("running", tokens, SamplingParams())))
+    await asyncio.sleep(0)  # it is submitted
     await engine.progress("running", 0)
-    await engine.pause(PauseMode.KEEP)
     for update in updates:
         await engine.update_weights(update)
     await engine.abort(["running"])
-    await engine.resume()
     assert (await running).finish_reason == "abort"
 
 

@@ -20,7 +20,8 @@ of the learner's process meanwhile, all its threads, which another load on the m
 part between two steps. load: the engine's thread takes them over, and samples nothing meanwhile. together: from the
 beginning of the export until `update_weights` has returned.
 pause: the largest gap between two tokens of the running requests during the push. They keep no KV of older weights, so
-it is the load and one prefill of all that they have so far; "usual gap" is the mean of those before the push.
+it is a part of the load, or one prefill of all that they have so far, and in place both; "usual gap" is the mean of
+those before the push.
 
 With ``--dtype fp32`` it is that for a processor that does not multiply bfloat16; with ``--in-place`` vLLM has no second
 set of weights (``sidecar.double_buffer=False``).
@@ -317,6 +318,8 @@ def main() -> None:
     parser.add_argument("--in-place", action="store_true", help="of vLLM's weights, not beside those in use")
     parser.add_argument("--rank", type=int, help="of an adapter, of which versions are pinned")
     options = parser.parse_args()
+    if options.rank and (options.in_place or options.dtype != "bf16"):
+        parser.error("--rank: adapters are put beside the weights, in bfloat16; leave --in-place and --dtype out")
     print_machine()
     collect_seldom()  # as a run has it
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS

@@ -20,7 +20,7 @@ NAMES = (
     *PHASES,
     *("write", "commit"),  # a version is written without its manifest; a checkpoint is being written
     *("engine_generate", "engine_update_weights", "engine_score"),  # in the engine's own process
-    "engine_load",  # between two tensors, of which the model has taken the first
+    "engine_load",  # between two tensors, of which an engine has taken the first
 )
 
 _hits: collections.Counter[str] = collections.Counter()

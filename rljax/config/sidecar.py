@@ -50,7 +50,8 @@ class SidecarConfig:
     enforce_eager: bool = key(False, "vllm: no CUDA graphs, no compilation; always so on a CPU")
     enable_prefix_caching: bool = key(True, "vllm: requests with a common prefix share its KV")
     double_buffer: bool = key(
-        True, "vllm on a CPU: load a version between steps, beside the one in use; takes a model's memory more"
+        True,
+        "vllm on a CPU: load a version between steps, beside the one in use; takes memory for both",
     )
     load_format: str = key(
         "dummy", "vllm: what an engine starts with, before its first version", choices=VLLM_LOAD_FORMATS

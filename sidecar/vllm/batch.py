@@ -30,8 +30,9 @@ class VllmBatch:
         recorder: RouteRecorder | None = None,
     ) -> None:
         """Takes over an engine that holds no requests; ``held`` are its versions where it holds several, each an
-        adapter of the weights that it was started on. ``trace`` is called for every ``step``, and every ``reread``: a
-        step in which a request is read again after an update. ``recorder`` has the experts of its tokens.
+        adapter of the weights that it was started on. ``recorder`` has the experts of its tokens. ``trace`` is called
+        for every ``step``; every ``reread``: a step in which a request is read again after an update; and every
+        ``stage``: a part of a version is loaded.
         """
         self._trace = trace
         self._recorder = recorder

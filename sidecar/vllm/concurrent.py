@@ -314,10 +314,8 @@ class ConcurrentVllm:
         async with self._updating:
             try:
                 begin = time.time()
-                await self._transfer.prepare(update)
+                await self._transfer.prepare(update, beside=self._handed_over > 0)
                 read = time.time()
-                if self._settings.stages and self._handed_over:
-                    await self._transfer.stage()
                 await self._load(update)
                 if self._trace is not None:
                     self._trace("receive", begin, read, {"version": float(update.version)})

@@ -42,17 +42,24 @@ class Twin:
         self._version: Mapping[str, np.ndarray] | None = None
         self._left: list[str] = []
         self._complete = True
+        self._paused = 0.0
 
     def load(self, version: Mapping[str, np.ndarray], seconds: float) -> bool:
-        """Loads tensors of a version, by Hugging Face name, until so many seconds are over: one at least. Returns
-        whether it holds all of it now.
+        """Loads tensors of a version, by Hugging Face name, until so many seconds are over, or as many as it has waited
+        since the last part: one at least. So where steps are long, a version takes twice its time, and not many times.
+
+        Returns whether it holds all of the version now.
         """
+        begin = time.perf_counter()
         if self._version is not version:
             self._begin(version)
+        else:
+            seconds = max(seconds, begin - self._paused)
         if self._left:
-            self._model.load_weights(self._next(time.perf_counter() + seconds))
+            self._model.load_weights(self._next(begin + seconds))
         elif not self._complete:
             self._end()
+        self._paused = time.perf_counter()
         return self._complete
 
     def holds(self, version: Mapping[str, np.ndarray]) -> bool:
@@ -65,7 +72,11 @@ class Twin:
             module._parameters, twin._parameters = twin._parameters, module._parameters
             if hasattr(module, "cpu_linear"):  # a matrix that vLLM has packed, in a closure
                 module.cpu_linear, twin.cpu_linear = twin.cpu_linear, module.cpu_linear
-        self._version = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Lets a version go that is held, or a part of it."""
+        self._version, self._left = None, []
 
     def _begin(self, version: Mapping[str, np.ndarray]) -> None:
         if not self._complete:  # another was given up half done: vLLM puts tensors back, whatever is in them
@@ -88,11 +99,11 @@ class Twin:
 
 
 def can_have_twin(model: torch.nn.Module) -> bool:
-    """Returns whether it computes on a CPU, with matrices that are neither quantized nor experts'."""
+    """Returns whether it computes on a CPU, with vectors and matrices alone, neither quantized nor experts'."""
     known = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, type(None))
     methods = (getattr(module, "quant_method", None) for module in model.modules())
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    return on_cpu and all(type(method) in known for method in methods)
+    plain = all(parameter.device.type == "cpu" and parameter.ndim <= 2 for parameter in model.parameters())
+    return plain and all(type(method) in known for method in methods)
 
 
 def _copied(of: Any, memo: dict[int, Any]) -> Any:

@@ -1,12 +1,13 @@
 """Loads weights inside vLLM's workers: reads a version as numpy, checks it against the model, and loads it.
 
-vLLM mixes `WeightLoader` into its worker class, and its methods are called by ``collective_rpc``. Reading and checking
-leave the model alone; only `load_prepared` touches it, and an exception of it ends the engine.
+vLLM mixes `WeightLoader` into its worker class, and its methods are called by ``collective_rpc``. Reading, checking and
+staging leave the model alone; only `load_version` touches it, and an exception of it ends the engine.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from sidecar.vllm import reloading
 
 if TYPE_CHECKING:
     from sidecar.vllm.twin import Twin
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,6 +47,7 @@ class WeightLoader:
     model_config: Any
     rljax_reading: _Reading
     rljax_twin: Twin | None = None
+    rljax_stages = True
 
     def prepare_version(self, path: str, version: int, lineage: int) -> None:
         """Begins to read a version, in parallel with generation; `prepared_version` returns the outcome."""
@@ -85,6 +89,8 @@ class WeightLoader:
         if self.rljax_twin is not None and self.rljax_twin.holds(tensors):
             self.rljax_twin.take_over()
             return
+        if self.rljax_twin is not None:
+            self.rljax_twin.forget()
         model = self.model_runner.get_model()
         reloading.have_experts_packed(model)
         given = ((name, reloading.as_torch(array)) for name, array in tensors.items())
@@ -94,22 +100,28 @@ class WeightLoader:
     def stage_prepared(self, seconds: float) -> bool:
         """As `stage_version`, of the version that `prepare_version` has read last."""
         tensors = self.rljax_reading.tensors
-        return tensors is None or self.stage_version(tensors, seconds)
+        assert tensors is not None
+        return self.stage_version(tensors, seconds)
 
     def stage_version(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
         """Loads checked tensors beside those that the model computes with, for about so many seconds; `load_version`
         has no more to do then than to take them over. Not while a token is being sampled.
 
-        Returns whether nothing is left to be done; so at once of a model that cannot have two sets of weights.
+        Returns whether nothing is left to be done here: so at once where there can be no second set of weights, and
+        `load_version` loads in place.
         """
-        from sidecar.vllm.twin import Twin, can_have_twin
+        try:
+            from sidecar.vllm.twin import Twin, can_have_twin  # they need vLLM's own modules, as they are today
 
-        model = self.model_runner.get_model()
-        if self.rljax_twin is None:
-            if not can_have_twin(model):
-                return True
-            self.rljax_twin = Twin(model, self.model_config)
-        return self.rljax_twin.load(tensors, seconds)
+            if self.rljax_stages and self.rljax_twin is None:
+                model = self.model_runner.get_model()
+                self.rljax_stages = can_have_twin(model)
+                self.rljax_twin = Twin(model, self.model_config) if self.rljax_stages else None
+            return self.rljax_twin is None or self.rljax_twin.load(tensors, seconds)
+        except Exception as error:  # whatever it was, the model is as it was
+            log.warning("no version is loaded beside the one in use any more, but in place: %s", first_line(error))
+            self.rljax_twin, self.rljax_stages = None, False
+            return True
 
 
 def whole(published: PublishedVersion, directory: str) -> PublishedVersion:

@@ -180,7 +180,8 @@ def without_back_end(server: Server) -> bool:
 
 @pytest.mark.vllm
 def test_engines_and_trainer_die_under_a_run_with_vllm(tmp_path: Path, cache: Path) -> None:
-    long = (*AHEAD, "sidecar.engine=vllm", "max_steps=16", f"wait_timeout={VLLM_WAIT}")
+    engine = ("sidecar.engine=vllm", "sidecar.double_buffer=false")  # so that it dies with weights of two versions
+    long = (*AHEAD, *engine, "max_steps=16", f"wait_timeout={VLLM_WAIT}")
     explorer = Role(("mode=explore",), (VLLM_ENGINE,))
     shells = {"trainer": Role(("mode=train",), (VLLM_TRAINER, "")), "explorer": explorer}
     live_to_the_end(tmp_path / "run", cache, long, shells)

@@ -98,6 +98,9 @@ def test_what_vllm_has_for_its_cache_is_what_weights_leave() -> None:
     assert estimate.token == 28 * 4 * 128 * 2 * 2
     fixed = estimated(SEVEN, {}, 1, 2048, sidecar=SidecarConfig(engine="vllm", kv_cache_gib=3.0))
     assert fixed.engine(room)["KV"] == 3 * GIB
+    large = SidecarConfig(engine="vllm", kv_cache_gib=40.0)
+    (_, engine) = needed(estimated(THIRTY_TWO, {"fsdp": 4}, 4, 2048, sidecar=large), target_named("h100:8"))
+    assert not engine.fits, "61 GiB of weights and 40 of the cache"
 
 
 def test_vllm_on_a_cpu_has_its_weights_twice_unless_it_is_told_not_to() -> None:
@@ -105,9 +108,6 @@ def test_vllm_on_a_cpu_has_its_weights_twice_unless_it_is_told_not_to() -> None:
     assert estimated(SEVEN, {}, 1, 2048, sidecar=sidecar).engine(on_host=True)["the next version"] == 2 * 7_615_616_512
     spared = estimated(SEVEN, {}, 1, 2048, sidecar=dataclasses.replace(sidecar, double_buffer=False))
     assert "the next version" not in spared.engine(on_host=True)
-    large = SidecarConfig(engine="vllm", kv_cache_gib=40.0)
-    (_, engine) = needed(estimated(THIRTY_TWO, {"fsdp": 4}, 4, 2048, sidecar=large), target_named("h100:8"))
-    assert not engine.fits, "61 GiB of weights and 40 of the cache"
 
 
 def test_what_vllm_lacks_is_advised_where_it_would_do() -> None:

@@ -2,7 +2,8 @@
 
 Each job pushes versions into an engine and starts another one on a directory that holds the last one's weights. It
 leaves both engines' log-probabilities of the same tokens. The first push and the roll back find the engine idle,
-and are loaded in place; of the others it tells how often it stood still for a part of them.
+and are loaded in place; the others are loaded beside what it computes with, a tensor at a time, after one that is given
+up half way.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from sidecar.channels.versions import receive
 from sidecar.protocol import GenerateRequest, SamplingParams, WeightUpdate
 from sidecar.stepping.jobs import Trace
+from sidecar.vllm import stepped, twin
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import SteppedVllm, open_engine
 
@@ -45,10 +49,19 @@ async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) ->
     await update_while_one_runs(engine, tokens, second, third)
     await engine.update_weights(back)
     rolled_back = await engine.score(tokens)
+    given_up = engine._place(receive(second.path))
+    engine._batch.stage(given_up, 0.0)
+    engine._batch.stage(given_up, 0.0)
+    assert (await engine.score(tokens)).tolist() == rolled_back.tolist(), "it computes with what is half loaded"
     await update_while_one_runs(engine, tokens, last)
     scores = await engine.score(tokens)
     await engine.close()
-    return {"pushed": scores.tolist(), "rolled back": rolled_back.tolist(), "stages": spans.count("stage")}
+    return {
+        "pushed": scores.tolist(),
+        "rolled back": rolled_back.tolist(),
+        "parts": spans.count("stage") - 2,
+        "tensors": len(given_up),
+    }
 
 
 async def update_while_one_runs(engine: SteppedVllm, tokens: np.ndarray, *updates: WeightUpdate) -> None:
@@ -72,6 +85,7 @@ async def fresh(directory: str, tokens: np.ndarray) -> np.ndarray:
 
 def main(jobs: list[dict[str, Any]]) -> None:
     gc.freeze()
+    stepped.STAGE_SECONDS, twin.time = 0.0, SimpleNamespace(perf_counter=lambda: 0.0)  # a part is over at once
     gc.unfreeze = lambda: None  # as an engine ends it thaws all modules, which the next would go through five times
     for job in jobs:
         tokens = np.asarray(job["tokens"], np.int32)

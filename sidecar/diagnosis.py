@@ -43,8 +43,7 @@ _CURES = (
     ),
     (
         r"[Oo]ut of memory|Cannot allocate memory|can't allocate memory",
-        "too little memory; lower sidecar.kv_cache_gib, sidecar.gpu_memory_utilization or sidecar.max_concurrency, or "
-        "on a CPU set sidecar.double_buffer=false",
+        "too little memory; lower sidecar.kv_cache_gib, sidecar.gpu_memory_utilization or sidecar.max_concurrency",
     ),
     (
         r"[Aa]ddress already in use|EADDRINUSE|port.*in use",

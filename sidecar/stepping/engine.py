@@ -93,7 +93,7 @@ class SteppedEngine(abc.ABC):
         self._check(request)
         loop = asyncio.get_running_loop()
         job = Job(request, 0, loop, loop.create_future())
-        self._stepper.submit(Call(functools.partial(self._stepper.add, job=job), loop, job.future))
+        self._stepper.submit_together(Call(functools.partial(self._stepper.add, job=job), loop, job.future))
         try:
             return await job.future
         except asyncio.CancelledError:
@@ -179,10 +179,9 @@ class SteppedEngine(abc.ABC):
             raise RequestError(f"request {request.id}: stop strings need a tokenizer, and {self.name} was given none")
 
     def _withdraw(self, job: Job) -> None:
-        try:
-            self._stepper.submit(Call(lambda _: self._stepper.forget(job), job.loop, job.loop.create_future()))
-        except EngineError:
-            return  # it ended, and the request with it
+        nobodys = job.loop.create_future()
+        nobodys.cancel()  # whatever becomes of it
+        self._stepper.submit_together(Call(lambda _: self._stepper.forget(job), job.loop, nobodys))
 
     def _load_and_swap(
         self, update: WeightUpdate, loop: asyncio.AbstractEventLoop, swapped: asyncio.Future[None]

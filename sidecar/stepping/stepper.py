@@ -78,7 +78,9 @@ class Stepper:
         self._arrivals = 0
         self._closed = False
         self._failure: EngineError | None = None
-        self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
+        self._taken: collections.deque[Call] = collections.deque()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         self._inbox_lock = threading.Lock()
         self._outcomes: dict[asyncio.AbstractEventLoop, list[_Outcome]] = collections.defaultdict(list)
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -97,15 +99,33 @@ class Stepper:
         """
         loop = asyncio.get_running_loop()
         call = Call(function, loop, loop.create_future())
-        self.submit(call)
+        self.submit_together(call)
         return await call.future
 
-    def submit(self, call: Call) -> None:
-        """Submits a call without waiting. Raises like `call`."""
+    def submit_together(self, call: Call) -> None:
+        """Submits a call from its event loop, as one with those that other tasks make in the same turn of the loop: an
+        idle engine would begin with the first, and the others wait until it has read and sampled for that alone.
+
+        The future of the call raises like `call`.
+        """
+        gathered = self._gathered.setdefault(call.loop, [])
+        gathered.append(call)
+        if len(gathered) == 1:
+            call.loop.call_soon(self._submit_gathered, call.loop)
+
+    def submit(self, *calls: Call) -> None:
+        """Submits calls without waiting, from any thread. Raises like `call`."""
         with self._inbox_lock:
             if self._failure is not None:
                 raise EngineError(str(self._failure)) from self._failure.__cause__
-            self._inbox.put(call)
+            self._inbox.put(list(calls))
+
+    def _submit_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
+        calls = self._gathered.pop(loop)
+        try:
+            self.submit(*calls)
+        except EngineError as error:
+            _settle([(call.future, None, error) for call in calls])
 
     # What follows runs on the thread.
 
@@ -286,13 +306,13 @@ class Stepper:
         del self._jobs[job.request.id]
 
     def _take_calls(self, wait: bool) -> None:
-        try:
+        with contextlib.suppress(queue.Empty):
             while True:
-                call = self._inbox.get(block=wait)
+                self._taken.extend(self._inbox.get(block=wait))
                 wait = False
-                self._answer(call, call.function)
-        except queue.Empty:
-            pass
+                while self._taken:
+                    call = self._taken.popleft()
+                    self._answer(call, call.function)
 
     def _answer(self, call: Call, function: Callable[[Call], Any]) -> None:
         try:
@@ -300,7 +320,7 @@ class Stepper:
         except RequestError as error:
             self._send(call.loop, call.future, None, error)
         except BaseException:
-            self._inbox.put(call)  # the thread ends over it: `_end` answers it with those that were not begun
+            self._taken.append(call)  # the thread ends over it: `_end` answers it with those that were not begun
             raise
         else:
             if value is not LATER:
@@ -323,9 +343,9 @@ class Stepper:
             self._failure = failure
         waiting = [scored[0] for scored in self._scores]
         waiting += [call for call, _ in self._updates] + [call for call, *_ in self._watches]
-        waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values()]
+        waiters: list[Call | Job] = [*self._draining, *waiting, *self._jobs.values(), *self._taken]
         while not self._inbox.empty():
-            waiters.append(self._inbox.get())
+            waiters += self._inbox.get()
         for waiter in waiters:
             error = EngineError(str(failure))
             error.__cause__ = cause

@@ -72,8 +72,8 @@ class VllmBatch:
         return lost
 
     def stage(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
-        """Loads tensors beside those in use, for about so many seconds. Returns whether `load` has no more to do than
-        to take them over, or whatever is left.
+        """Loads tensors beside those in use, for at least about so many seconds. Returns whether nothing is left to be
+        done before `load`.
         """
         begin = time.time()
         done = all(self._engine.collective_rpc("stage_version", args=(tensors, seconds)))

@@ -54,7 +54,7 @@ class ConcurrentVllm:
     """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
-        """Starts vLLM and waits for it. ``trace`` takes ``receive``: a version is read; and ``swap``: it is in use.
+        """Starts vLLM and waits for it. ``trace`` takes ``receive``: a version is read and staged; ``swap``: taken over.
 
         Raises:
             Exception: whatever vLLM raises when it cannot start.
@@ -314,7 +314,9 @@ class ConcurrentVllm:
         async with self._updating:
             try:
                 begin = time.time()
-                await self._transfer.prepare(update, beside=self._handed_over > 0)
+                await self._transfer.prepare(update)
+                if self._settings.stages and self._handed_over:
+                    await self._transfer.stage()
                 read = time.time()
                 await self._load(update)
                 if self._trace is not None:

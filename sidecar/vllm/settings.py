@@ -14,8 +14,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
 STAGE_SECONDS = 0.2
-"""Seconds between two steps, about, in which a part of a version is loaded beside the one in use: what running requests
-feel of it. The more, the sooner it is in use.
+"""Seconds between two steps, at least about, in which a part of a version is loaded beside the one in use. The more,
+the longer running requests wait for their next token, and the sooner the version is in use.
 """
 LOADER = "sidecar.vllm.weights.WeightLoader"
 """Worker extension: the class that vLLM mixes into its workers."""

@@ -30,9 +30,9 @@ class VersionTransfer:
         self._adapters = AdapterDirectories(settings.model, settings.rank) if settings.held else None
         self._adapter: LoRARequest | None = None
 
-    async def prepare(self, update: WeightUpdate, beside: bool = False) -> None:
-        """Has the workers read and check a version while they generate, and load it ``beside`` the one in use, between
-        steps, where they can; or reads an adapter here; of one that the learner sends, does nothing.
+    async def prepare(self, update: WeightUpdate) -> None:
+        """Has the workers read and check a version while they generate, or reads an adapter here; of one that the
+        learner sends, does nothing.
 
         Raises:
             WeightUpdateError: one of them cannot, and why.
@@ -52,8 +52,11 @@ class VersionTransfer:
         if wrong := next((result for result in results if result[0]), None):
             line, gone = wrong
             raise (WeightsGoneError if gone else WeightUpdateError)(line)
-        staged = not (beside and self._settings.stages)
-        while not staged:  # each call is answered between two steps
+
+    async def stage(self) -> None:
+        """Has the workers load the version that was prepared beside the one in use, a part between two steps."""
+        staged = False
+        while not staged:
             staged = all(await self._engine.collective_rpc("stage_prepared", args=(STAGE_SECONDS,)))
 
     async def load(self, update: WeightUpdate) -> None:

@@ -76,7 +76,12 @@ class Twin:
 
     def forget(self) -> None:
         """Lets a version go that is held, or a part of it."""
-        self._version, self._left = None, []
+        self._version = None
+
+    def close(self) -> None:
+        """Gives the memory back: what vLLM notes of a module that it loads names that module, and so keeps it."""
+        for module in self._model.modules():
+            LAYERWISE_INFO.pop(module, None)
 
     def _begin(self, version: Mapping[str, np.ndarray]) -> None:
         if not self._complete:  # another was given up half done: vLLM puts tensors back, whatever is in them

@@ -7,6 +7,7 @@ staging leave the model alone; only `load_version` touches it, and an exception 
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import threading
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from sidecar.vllm.twin import Twin
 
 log = logging.getLogger(__name__)
+
+FALLBACK = "versions are loaded in place from now on, as with sidecar.double_buffer=false"
+"""Said where one could not be loaded beside the one in use."""
 
 
 @dataclass
@@ -86,10 +90,10 @@ class WeightLoader:
 
     def load_version(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Loads checked tensors by Hugging Face name. Not while a token is being sampled."""
-        if self.rljax_twin is not None and self.rljax_twin.holds(tensors):
-            self.rljax_twin.take_over()
-            return
         if self.rljax_twin is not None:
+            if self.rljax_twin.holds(tensors):
+                self.rljax_twin.take_over()
+                return
             self.rljax_twin.forget()
         model = self.model_runner.get_model()
         reloading.have_experts_packed(model)
@@ -104,24 +108,35 @@ class WeightLoader:
         return self.stage_version(tensors, seconds)
 
     def stage_version(self, tensors: Mapping[str, np.ndarray], seconds: float) -> bool:
-        """Loads checked tensors beside those that the model computes with, for about so many seconds; `load_version`
-        has no more to do then than to take them over. Not while a token is being sampled.
+        """Loads checked tensors beside those that the model computes with, for at least about so many seconds;
+        `load_version` has no more to do then than to take them over. Not while a token is being sampled.
 
         Returns whether nothing is left to be done here: so at once where there can be no second set of weights, and
         `load_version` loads in place.
         """
+        if not self.rljax_stages:
+            return True
         try:
             from sidecar.vllm.twin import Twin, can_have_twin  # they need vLLM's own modules, as they are today
 
-            if self.rljax_stages and self.rljax_twin is None:
+            if self.rljax_twin is None:
                 model = self.model_runner.get_model()
-                self.rljax_stages = can_have_twin(model)
-                self.rljax_twin = Twin(model, self.model_config) if self.rljax_stages else None
-            return self.rljax_twin is None or self.rljax_twin.load(tensors, seconds)
+                if not can_have_twin(model):
+                    self.rljax_stages = False
+                    return True
+                self.rljax_twin = Twin(model, self.model_config)
+            return self.rljax_twin.load(tensors, seconds)
         except Exception as error:  # whatever it was, the model is as it was
-            log.warning("no version is loaded beside the one in use any more, but in place: %s", first_line(error))
-            self.rljax_twin, self.rljax_stages = None, False
+            log.warning("%s: %s", FALLBACK, first_line(error))
+            self._rljax_load_in_place()
             return True
+
+    def _rljax_load_in_place(self) -> None:
+        twin, self.rljax_twin, self.rljax_stages = self.rljax_twin, None, False
+        if twin is not None:
+            twin.close()
+        del twin
+        gc.collect()  # its modules and loaders name each other
 
 
 def whole(published: PublishedVersion, directory: str) -> PublishedVersion:

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from sidecar.protocol import GenerateRequest, SamplingParams, UpdatePolicy
+from sidecar.protocol import Completion, EngineError, GenerateRequest, SamplingParams, UpdatePolicy
 from sidecar.stepping.jobs import Job
 from sidecar.stepping.stepper import Call, Stepper
 from tests.waiting import HANGS
@@ -65,3 +66,65 @@ def test_an_update_is_answered_before_the_step_behind_it() -> None:
         return str(done.finish_reason)
 
     assert asyncio.run(main()) == "stop"
+
+
+class Noting(Slow):
+    """A batch that notes how many requests it is given at once, and ends them with its next step."""
+
+    slots, version = 8, 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admitted: list[int] = []
+        self._jobs: list[Job] = []
+
+    @property
+    def running(self) -> int:
+        return len(self._jobs)
+
+    def admit(self, jobs: Sequence[Job]) -> None:
+        self._jobs += jobs
+        self.admitted.append(len(jobs))
+
+    def step(self) -> Sequence[tuple[Job, str]]:
+        jobs, self._jobs = self._jobs, []
+        return [(job, "stop") for job in jobs]
+
+    def remove(self, job: Job) -> None:
+        self._jobs = [one for one in self._jobs if one is not job]
+
+
+def asked(stepper: Stepper, name: str) -> asyncio.Future[Completion]:
+    loop = asyncio.get_running_loop()
+    job = Job(GenerateRequest(name, np.asarray([7], np.int32), SamplingParams()), 0, loop, loop.create_future())
+    stepper.submit_together(Call(functools.partial(stepper.add, job=job), loop, job.future))
+    return job.future
+
+
+def test_requests_that_are_made_together_begin_together() -> None:
+    """An idle engine began with the first of 64, and the others waited until it had sampled for that alone."""
+
+    async def main() -> list[int]:
+        batch = Noting()
+        stepper = Stepper(batch, "engine")  # type: ignore[arg-type]
+        await asyncio.wait_for(asyncio.gather(*(asked(stepper, str(i)) for i in range(8))), HANGS)
+        await stepper.call(stepper.close)
+        return batch.admitted
+
+    assert asyncio.run(main()) == [8]
+
+
+def test_calls_of_a_loop_keep_their_order_and_end_with_the_engine() -> None:
+    async def main() -> str:
+        loop, stepper = asyncio.get_running_loop(), Stepper(Noting(), "engine")  # type: ignore[arg-type]
+        first, closed = asked(stepper, "a"), loop.create_future()
+        await asyncio.wait_for(stepper.call(lambda _: stepper.abort(["a"])), HANGS)
+        stepper.submit_together(Call(stepper.close, loop, closed))
+        taken_with_it = asked(stepper, "b")
+        await asyncio.wait_for(closed, HANGS)
+        for late in (taken_with_it, asked(stepper, "c"), stepper.call(lambda _: None)):
+            with pytest.raises(EngineError, match="engine was closed"):
+                await asyncio.wait_for(late, HANGS)
+        return (await first).finish_reason
+
+    assert asyncio.run(main()) == "abort"

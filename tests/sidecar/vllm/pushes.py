@@ -11,18 +11,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import sys
+import weakref
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from sidecar.channels.versions import receive
 from sidecar.protocol import GenerateRequest, SamplingParams, WeightUpdate
 from sidecar.stepping.jobs import Trace
-from sidecar.vllm import stepped, twin
+from sidecar.vllm import reloading, stepped, twin, weights
 from sidecar.vllm.settings import VllmSettings
 from sidecar.vllm.stepped import SteppedVllm, open_engine
 
@@ -75,6 +79,70 @@ async def update_while_one_runs(engine: SteppedVllm, tokens: np.ndarray, *update
     assert (await running).finish_reason == "abort"
 
 
+async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> dict[str, Any]:
+    """Has a second set of weights fail in the middle of a version."""
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    weights.log.addHandler(handler)
+    spans: list[str] = []
+
+    def trace(name: str, *_: Any) -> None:
+        spans.append(name)
+        if name == "step":
+            engine._stepper.paused = True
+
+    engine = opened(model, "dummy", trace)
+    await engine.update_weights(updates[0])
+    (parts,) = engine._batch._engine.collective_rpc(parts_of, args=(engine._place(receive(updates[0].path)),))
+    sets = []
+    load = twin.Twin.load
+
+    def fails(self: twin.Twin, version: Any, seconds: float) -> bool:
+        if self._left:
+            sets.append(weakref.ref(self._model))
+            raise MemoryError("no room for the second set")
+        return load(self, version, seconds)
+
+    with mock.patch.object(twin.Twin, "load", fails):
+        await update_while_one_runs(engine, tokens, updates[1])
+    tried = spans.count("stage")
+    await update_while_one_runs(engine, tokens, updates[-1])
+    scores = await engine.score(tokens)
+    await engine.close()
+    return {
+        "pushed": scores.tolist(),
+        "warnings": warnings,
+        "tried": [tried, spans.count("stage") - tried],
+        "left": [made() is not None for made in sets],
+        "parts": parts,
+    }
+
+
+def parts_of(worker: Any, version: Any) -> list[int]:
+    """Returns how many tensors two parts of three seconds have, before the second of which the engine was away for
+    five; each tensor takes a second.
+    """
+    now = [0.0]
+
+    def slow(array: np.ndarray) -> Any:
+        now[0] += 1
+        return as_torch(array)
+
+    as_torch, second = reloading.as_torch, twin.Twin(worker.model_runner.get_model(), worker.model_config)
+    with (
+        mock.patch.object(reloading, "as_torch", slow),
+        mock.patch.object(twin, "time", SimpleNamespace(perf_counter=lambda: now[0])),
+    ):
+        left = [len(version)]
+        for away in (0.0, 5.0):
+            now[0] += away
+            second.load(version, 3.0)
+            left.append(len(second._left))
+    second.close()
+    return [before - after for before, after in pairwise(left)]
+
+
 async def fresh(directory: str, tokens: np.ndarray) -> np.ndarray:
     engine = opened(directory, "auto")
     engine._stepper.batch.version = 0  # it serves what it was started on
@@ -92,6 +160,8 @@ def main(jobs: list[dict[str, Any]]) -> None:
         updates = [WeightUpdate(*update) for update in job["updates"]]
         found = asyncio.run(pushed(job["model"], updates, tokens))
         found["fresh"] = asyncio.run(fresh(job["fresh"], tokens)).tolist()
+        if job is jobs[0]:
+            found["unstaged"] = asyncio.run(unstaged(job["model"], updates, tokens))
         Path(job["out"]).write_text(json.dumps(found))
 
 

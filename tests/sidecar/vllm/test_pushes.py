@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from rljax.models.smollm2 import smollm2_directory
 from sidecar.hosting.local import LocalEngineLauncher
 from sidecar.protocol import Engine
+from sidecar.vllm.weights import FALLBACK
 from tests.sidecar.vllm.conftest import MODEL, Lab, run_alone, spec
 from tests.sidecar.vllm.models import (
     CONFIGS,
@@ -86,6 +87,22 @@ def test_tiny_models(name: str, found: dict[str, tuple[dict[str, Any], Expected]
     np.testing.assert_allclose(engines["pushed"], last, atol=1e-4)
     # of the three pushes to an engine that has a request, each a tensor at a time, and an end
     assert engines["parts"] == 3 * (1 if name in EXPERTS else engines["tensors"] + 1)
+
+
+def test_a_version_that_cannot_be_loaded_beside_is_loaded_in_place(
+    found: dict[str, tuple[dict[str, Any], Expected]],
+) -> None:
+    engines, (_, last) = found[next(iter(CONFIGS))]
+    unstaged = engines["unstaged"]
+    np.testing.assert_allclose(unstaged["pushed"], last, atol=1e-4)
+    assert unstaged["warnings"] == [f"{FALLBACK}: no room for the second set"]
+    assert unstaged["tried"] == [2, 1], "a part and the failure; then it is not tried again"
+    assert unstaged["left"] == [False], "the memory of the second set is kept"
+
+
+def test_a_part_takes_as_long_as_the_engine_was_away(found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
+    engines, _ = found[next(iter(CONFIGS))]
+    assert engines["unstaged"]["parts"] == [3, 5]
 
 
 def open_serving(*, name: str, settings: Mapping[str, Any]) -> Engine:

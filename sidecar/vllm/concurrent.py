@@ -54,7 +54,8 @@ class ConcurrentVllm:
     """Serves requests with ``AsyncLLM``. Implements `sidecar.protocol.Engine`."""
 
     def __init__(self, settings: VllmSettings, name: str, trace: Trace | None = None) -> None:
-        """Starts vLLM and waits for it. ``trace`` takes ``receive``: a version is read and staged; ``swap``: it is used.
+        """Starts vLLM, and waits for it. ``trace`` takes ``receive``: a version is read and staged; ``swap``: it is in
+        use.
 
         Raises:
             Exception: whatever vLLM raises when it cannot start.

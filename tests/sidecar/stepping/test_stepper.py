@@ -117,8 +117,10 @@ def test_requests_that_are_made_together_begin_together() -> None:
 def test_calls_of_a_loop_keep_their_order_and_end_with_the_engine() -> None:
     async def main() -> str:
         loop, stepper = asyncio.get_running_loop(), Stepper(Noting(), "engine")  # type: ignore[arg-type]
-        first, closed = asked(stepper, "a"), loop.create_future()
-        await asyncio.wait_for(stepper.call(lambda _: stepper.abort(["a"])), HANGS)
+        aborted, closed = loop.create_future(), loop.create_future()
+        first = asked(stepper, "a")
+        stepper.submit_together(Call(lambda _: stepper.abort(["a"]), loop, aborted))
+        await asyncio.wait_for(aborted, HANGS)
         stepper.submit_together(Call(stepper.close, loop, closed))
         taken_with_it = asked(stepper, "b")
         await asyncio.wait_for(closed, HANGS)

@@ -117,7 +117,7 @@ class Stepper:
         """Submits calls without waiting, from any thread. Raises like `call`."""
         with self._inbox_lock:
             if self._failure is not None:
-                raise EngineError(str(self._failure)) from self._failure.__cause__
+                raise _again(self._failure)
             self._inbox.put(list(calls))
 
     def _submit_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,7 +125,7 @@ class Stepper:
         try:
             self.submit(*calls)
         except EngineError as error:
-            _settle([(call.future, None, error) for call in calls])
+            _settle([(call.future, None, _again(error)) for call in calls])
 
     # What follows runs on the thread.
 
@@ -264,9 +264,8 @@ class Stepper:
     def _end_drains(self) -> None:
         if not self._held() or self._started():
             return
-        updates, self._updates = self._updates, []
-        for call, swap in updates:
-            self._answer(call, swap)
+        while self._updates:
+            self._answer(*self._updates.pop(0))
         if self._draining:
             self.paused = True
             self._release_drains()
@@ -306,13 +305,15 @@ class Stepper:
         del self._jobs[job.request.id]
 
     def _take_calls(self, wait: bool) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
+        while True:
+            try:
                 self._taken.extend(self._inbox.get(block=wait))
-                wait = False
-                while self._taken:
-                    call = self._taken.popleft()
-                    self._answer(call, call.function)
+            except queue.Empty:
+                return
+            wait = False
+            while self._taken:
+                call = self._taken.popleft()
+                self._answer(call, call.function)
 
     def _answer(self, call: Call, function: Callable[[Call], Any]) -> None:
         try:
@@ -347,13 +348,18 @@ class Stepper:
         while not self._inbox.empty():
             waiters += self._inbox.get()
         for waiter in waiters:
-            error = EngineError(str(failure))
-            error.__cause__ = cause
-            self._send(waiter.loop, waiter.future, None, error)
+            self._send(waiter.loop, waiter.future, None, _again(failure))
         self._jobs.clear()
         self._deliver()
         with contextlib.suppress(Exception):  # the batch is of no more use, and callers get the first error
             self.batch.close()
+
+
+def _again(error: EngineError) -> EngineError:
+    """Returns an error for one more task: each adds to the traceback of its own."""
+    again = EngineError(str(error))
+    again.__cause__ = error.__cause__
+    return again
 
 
 def _settle(outcomes: list[_Outcome]) -> None:

@@ -122,7 +122,7 @@ def test_abort_keeps_tokens(lab):
             queued = asyncio.create_task(engine.generate(lab.request("queued", [1], max_new_tokens=3)))
             await gate.wait()
             aborted = asyncio.create_task(engine.abort(["long", "unknown"]))
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             await aborted
             return await running, await queued
@@ -161,7 +161,7 @@ def test_priority_and_arrival_order(lab):
             first = asyncio.create_task(one("first", 0))
             await gate.wait()
             rest = [asyncio.create_task(one(n, p)) for n, p in (("low", 5), ("a", 0), ("b", 0), ("high", -1))]
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             await asyncio.gather(first, *rest)
         return ends
@@ -202,7 +202,7 @@ def test_a_cancelled_request_leaves_its_slot(lab):
             task = asyncio.create_task(engine.generate(lab.request("a", [1], max_new_tokens=LONG)))
             await gate.wait()
             task.cancel()
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             # the id is free again, and so is the slot
             completion = await engine.generate(lab.request("a", [2], max_new_tokens=3))
@@ -224,7 +224,7 @@ def test_close_ends_everything(lab):
             await gate.wait()
             pause = asyncio.create_task(engine.pause(PauseMode.WAIT))
             closing = asyncio.create_task(engine.close())
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             await closing
             outcomes = await asyncio.gather(*tasks, pause, return_exceptions=True)
@@ -289,7 +289,7 @@ def test_who_follows_a_request_hears_of_the_engines_end(lab):
             await gate.wait()
             follows = asyncio.ensure_future(engine.progress("a", LONG - 1))
             closing = asyncio.ensure_future(engine.close())
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             await closing
             return await asyncio.gather(whole, follows, return_exceptions=True)

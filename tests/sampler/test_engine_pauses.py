@@ -19,7 +19,7 @@ async def paused_engine(lab, engine, gate, mode, requests):
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
     await gate.wait()
     pause = asyncio.create_task(engine.pause(mode))
-    await asyncio.sleep(0)
+    await lab.until(lambda: not engine._stepper._inbox.empty())
     gate.opened.set()
     return tasks, pause
 

@@ -130,7 +130,7 @@ def test_update_while_paused_keep(lab):
             task = asyncio.create_task(engine.generate(lab.request("a", [4], max_new_tokens=LONG, seed=2)))
             await gate.wait()
             pause = asyncio.create_task(engine.pause(PauseMode.KEEP))
-            await asyncio.sleep(0)
+            await lab.until(lambda: not engine._stepper._inbox.empty())
             gate.opened.set()
             await pause
             await engine.update_weights(lab.updates[1])

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Sequence
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -105,13 +106,15 @@ def test_requests_that_are_made_together_begin_together() -> None:
     """An idle engine began with the first of 64, and the others waited until it had sampled for that alone."""
 
     async def main() -> list[int]:
-        batch = Noting()
+        batch, submitted = Noting(), []
         stepper = Stepper(batch, "engine")  # type: ignore[arg-type]
-        await asyncio.wait_for(asyncio.gather(*(asked(stepper, str(i)) for i in range(8))), HANGS)
+        with mock.patch.object(stepper, "submit", lambda *calls: [submitted.append(len(calls)), submit(*calls)]):
+            submit = Stepper.submit.__get__(stepper)
+            await asyncio.wait_for(asyncio.gather(*(asked(stepper, str(i)) for i in range(8))), HANGS)
         await stepper.call(stepper.close)
-        return batch.admitted
+        return [*submitted, *batch.admitted]
 
-    assert asyncio.run(main()) == [8]
+    assert asyncio.run(main()) == [8, 8]
 
 
 def test_calls_of_a_loop_keep_their_order_and_end_with_the_engine() -> None:

@@ -133,3 +133,41 @@ def test_calls_of_a_loop_keep_their_order_and_end_with_the_engine() -> None:
         return (await first).finish_reason
 
     assert asyncio.run(main()) == "abort"
+
+
+class Draining(Noting):
+    """A batch whose requests run until they may end, and which cannot load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = threading.Event()
+
+    def admit(self, jobs: Sequence[Job]) -> None:
+        super().admit(jobs)
+        self.began.set()
+
+    def step(self) -> Sequence[tuple[Job, str]]:
+        return super().step() if self.may_end.is_set() else []
+
+    def load(self, weights: object, version: int, lineage: int, keep_kv: bool = False) -> Sequence[Job]:
+        raise MemoryError("no room")
+
+
+def test_of_two_updates_behind_a_drain_both_end_with_the_engine() -> None:
+    async def main() -> None:
+        loop, batch = asyncio.get_running_loop(), Draining()
+        stepper = Stepper(batch, "engine")  # type: ignore[arg-type]
+        running, updates = asked(stepper, "a"), [loop.create_future(), loop.create_future()]
+        await asyncio.to_thread(batch.began.wait, HANGS)
+        for version, future in enumerate(updates, start=1):
+            update = functools.partial(
+                stepper.update, weights={}, version=version, lineage=1, policy=UpdatePolicy.DRAIN
+            )
+            stepper.submit_together(Call(update, loop, future))
+        stepper.submit_together(Call(lambda _: batch.may_end.set(), loop, loop.create_future()))
+        for future in updates:
+            with pytest.raises(EngineError, match="engine died: MemoryError: no room"):
+                await asyncio.wait_for(future, HANGS)
+        assert (await running).finish_reason == "stop"
+
+    asyncio.run(main())

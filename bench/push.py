@@ -75,7 +75,7 @@ from sidecar.garbage import collect_seldom
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, UpdatePolicy, WeightUpdate
 from sidecar.vllm.settings import DTYPES
 
-CHANNELS = ("checkpoint", "deltas", "memory")
+CHANNELS: tuple[str, ...] = ("checkpoint", "deltas", "memory")
 SIZES = ("tiny", "135M", "494M")
 PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER, GAPS_BEFORE = 3, 8
@@ -254,8 +254,9 @@ async def measure(
         "deltas": DeltaPublisher(run.weights / "deltas", pushes),
         "memory": RayPublisher(run.weights / "memory"),
     }
-    changes = config.engine_dtype == "bf16"  # of float32 nearly all does
-    channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS if changes else CHANNELS[::2]
+    channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS
+    if config.engine_dtype == "fp32":  # of which nearly all changes
+        channels = tuple(name for name in channels if name != "deltas")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in channels}
     rest: list[tuple[float, float]] = []
     try:

@@ -128,15 +128,12 @@ class WeightLoader:
             return self.rljax_twin.load(tensors, seconds)
         except Exception as error:  # whatever it was, the model is as it was
             log.warning("%s: %s", FALLBACK, first_line(error))
-            self._rljax_load_in_place()
-            return True
-
-    def _rljax_load_in_place(self) -> None:
-        twin, self.rljax_twin, self.rljax_stages = self.rljax_twin, None, False
-        if twin is not None:
-            twin.close()
-        del twin
+        # behind the handler: the traceback of the error holds the second set
+        if self.rljax_twin is not None:
+            self.rljax_twin.close()
+        self.rljax_twin, self.rljax_stages = None, False
         gc.collect()  # its modules and loaders name each other
+        return True
 
 
 def whole(published: PublishedVersion, directory: str) -> PublishedVersion:

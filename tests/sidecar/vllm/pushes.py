@@ -38,15 +38,23 @@ def opened(model: str, load_format: str, trace: Trace | None = None) -> SteppedV
     return open_engine(name="engine", settings=asdict(settings), trace=trace)
 
 
-async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> dict[str, Any]:
+def stopping(model: str) -> tuple[SteppedVllm, list[str]]:
+    """Returns an engine that is paused after each step, so that who runs does not end before the next update; and what
+    it traces.
+    """
     spans: list[str] = []
 
     def trace(name: str, *_: Any) -> None:
         spans.append(name)
         if name == "step":
-            engine._stepper.paused = True  # so that who runs does not end before the next update
+            engine._stepper.paused = True
 
     engine = opened(model, "dummy", trace)
+    return engine, spans
+
+
+async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) -> dict[str, Any]:
+    engine, spans = stopping(model)
     first, second, third, back, last = updates
     await engine.update_weights(first)
     assert "stage" not in spans
@@ -85,18 +93,11 @@ async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) 
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warnings.append(record.getMessage())
     weights.log.addHandler(handler)
-    spans: list[str] = []
-
-    def trace(name: str, *_: Any) -> None:
-        spans.append(name)
-        if name == "step":
-            engine._stepper.paused = True
-
-    engine = opened(model, "dummy", trace)
+    engine, spans = stopping(model)
     await engine.update_weights(updates[0])
     (parts,) = engine._batch._engine.collective_rpc(parts_of, args=(engine._place(receive(updates[0].path)),))
-    sets = []
-    load = twin.Twin.load
+    sets, left = [], []
+    load, pack = twin.Twin.load, reloading.have_experts_packed
 
     def fails(self: twin.Twin, version: Any, seconds: float) -> bool:
         if self._left:
@@ -104,7 +105,11 @@ async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) 
             raise MemoryError("no room for the second set")
         return load(self, version, seconds)
 
-    with mock.patch.object(twin.Twin, "load", fails):
+    def in_place(model: Any) -> None:
+        left.extend(made() is not None for made in sets)
+        pack(model)
+
+    with mock.patch.object(twin.Twin, "load", fails), mock.patch.object(reloading, "have_experts_packed", in_place):
         await update_while_one_runs(engine, tokens, updates[1])
     tried = spans.count("stage")
     await update_while_one_runs(engine, tokens, updates[-1])
@@ -114,7 +119,7 @@ async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) 
         "pushed": scores.tolist(),
         "warnings": warnings,
         "tried": [tried, spans.count("stage") - tried],
-        "left": [made() is not None for made in sets],
+        "left": left,
         "parts": parts,
     }
 

@@ -278,8 +278,7 @@ def _connect(address: str | None, cpus: int, environment: dict[str, Any]) -> Non
         with warnings.catch_warnings():
             # Ray starts its processes with fork and exec: JAX's locks are not touched in between.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-            where = address or "local"
-            ray.init(where, runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
+            ray.init(address or "local", runtime_env=environment, log_to_driver=False, configure_logging=False, **own)
     except Exception as error:  # of a node that is slow to start Ray says so in a bare Exception
         where = f"the cluster at {address}" if address else "a cluster of one's own"
         raise ClusterError(f"launcher=ray: {where} cannot be used: {_connection_error(str(error))}") from None
@@ -326,7 +325,7 @@ def _of_this_run_alone() -> Iterator[None]:
     """Has Ray start clusters that listen on loopback alone, know their clients by a token, and start no worker ahead.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read. A worker
-    that it starts beforehand has another environment than `runtime_env`, and is never used.
+    that it starts beforehand lacks `runtime_env`, and is never used. By default workers get cores that others leave.
     """
     constants: Any = ray._private.ray_constants
     raylet: Any = ray._raylet
@@ -334,6 +333,7 @@ def _of_this_run_alone() -> Iterator[None]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112
         constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0",
     }
     former = {name: os.environ.get(name) for name in ours}

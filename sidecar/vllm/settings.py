@@ -161,7 +161,8 @@ def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dic
 
     Args:
         cpu_threads: OpenMP threads of an engine on the CPU; None for an accelerator.
-        multiprocessing: whether vLLM runs its core in a process of its own.
+        multiprocessing: whether vLLM may start processes as it would. On a CPU it gives even a lone worker one, for the
+            sake of threads that it binds; here nothing is bound, and the process would cost an import of vLLM.
     """
     variables = {
         "HF_HUB_OFFLINE": "1",

@@ -25,6 +25,7 @@ ALONE = {"launcher": "ray", "ray.address": "local", "sidecar.devices": "cpu"}
 SET = (
     *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
     *("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_prestart_worker_first_driver"),
+    "RAY_worker_niceness",
 )
 ASKS = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).internal_kv_keys(b''))"
 
@@ -49,6 +50,8 @@ def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypat
         assert cluster.started
         assert cluster.place("cpu").engine_placements
         assert [address for address in listening() if not ip_address(address).is_loopback] == []
+        priority = ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0))
+        assert ray.get(priority.remote()) == os.getpriority(os.PRIO_PROCESS, 0), "not below the learner's"
         where = ray.get_runtime_context().gcs_address
         token = os.environ["RAY_AUTH_TOKEN"]
 

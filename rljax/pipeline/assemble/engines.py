@@ -337,7 +337,7 @@ def _vllm(config: Config, model: Model, gpu: bool, threads: int | None) -> tuple
         double_buffer=sidecar.double_buffer,
         engine_args=dict(sidecar.engine_args),
     )
-    variables = environment(cpu_threads=threads, multiprocessing=own_workers)
+    variables = environment(cpu_threads=threads, multiprocessing=gpu and own_workers)
     return {"settings": asdict(settings)}, variables
 
 

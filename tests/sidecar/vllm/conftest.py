@@ -63,7 +63,7 @@ def spec(body: str, model: Path, **settings: Any) -> EngineSpec:
         index=0,
         factory=BODIES[body],
         arguments={"settings": asdict(VllmSettings(model=str(model), **(chosen | settings)))},
-        environment=environment(cpu_threads=1, multiprocessing=body == "vllm_async"),
+        environment=environment(cpu_threads=1, multiprocessing=False),
         log=str(model.parent / f"{body}.log"),
     )
 

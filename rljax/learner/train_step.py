@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -54,9 +55,11 @@ def loss_and_gradient(
     progress = replace(Progress() if progress is None else progress, tokens=jnp.maximum(tokens, 1))
     computed = objective.differentiated(params)
 
-    def loss_of(trained: Params, part: Batch, index: Int[Array, ""] | int) -> Any:
+    def loss_of(trained: Params, part: Batch, index: Int[Array, ""], frozen: Params | None, progress: Progress) -> Any:
         return objective.microbatch_loss(objective.whole(trained, frozen, progress, index), part, progress)
 
+    # Traced once, for its shapes and for the loop, since it reads nothing but its arguments.
+    @functools.partial(jax.jit, inline=True)
     def differentiate(*arguments: Any) -> Any:
         with objective.precise():
             return jax.value_and_grad(loss_of, has_aux=True)(*arguments)
@@ -64,14 +67,14 @@ def loss_and_gradient(
     def add(index: Int[Array, ""], total: tuple[Any, ...]) -> tuple[Any, ...]:
         loss, gradient, sums, largest, trained = total
         part = microbatch(batch, index)
-        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, index)
+        (part_loss, (part_sums, part_largest)), part_gradient = differentiate(computed, part, index, frozen, progress)
         gradient = jax.tree.map(lambda g, p: g + p.astype(jnp.float32), gradient, part_gradient)
         sums = {name: value + part_sums[name] for name, value in sums.items()}
         largest = {name: jnp.maximum(value, part_largest[name]) for name, value in largest.items()}
         return loss + part_loss, gradient, sums, largest, trained + jnp.sum(part.mask)
 
-    first = jax.eval_shape(lambda: microbatch(batch, 0))
-    (_, (summed, compared)), _ = jax.eval_shape(differentiate, computed, first, 0)
+    shapes = jax.eval_shape(lambda: differentiate(computed, microbatch(batch, 0), 0, frozen, progress))
+    (_, (summed, compared)), _ = shapes
     zero = jnp.zeros((), jnp.float32)
     nothing = (*jax.tree.map(jnp.zeros_like, (summed, compared)), jnp.zeros((), jnp.int32))
     start = (zero, jax.tree.map(jnp.zeros_like, params), *nothing)

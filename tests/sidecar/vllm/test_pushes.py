@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljax.models.smollm2 import smollm2_directory
-from sidecar.hosting.local import LocalEngineLauncher
-from sidecar.protocol import Engine
 from sidecar.vllm.weights import FALLBACK
-from tests.sidecar.vllm.conftest import MODEL, Lab, run_alone, spec
+from tests.sidecar.vllm.conftest import MODEL, Lab, run_alone
 from tests.sidecar.vllm.models import (
     CONFIGS,
     EXPERTS,
@@ -105,37 +101,21 @@ def test_a_part_takes_as_long_as_the_engine_was_away(found: dict[str, tuple[dict
     assert engines["unstaged"]["parts"] == [3, 5]
 
 
-def open_serving(*, name: str, settings: Mapping[str, Any]) -> Engine:
-    """The concurrent body, which serves what it was started on as version 0."""
-    from sidecar.vllm.concurrent import open_engine
-
-    engine = open_engine(name=name, settings=settings)
-    engine._version = 0
-    return engine
-
-
 @pytest.mark.parametrize("lab", ["vllm_async"], indirect=True)
-def test_the_concurrent_body(lab: Lab, tmp_path: Path) -> None:
+def test_the_concurrent_body(lab: Lab, tmp_path: Path, found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
     models = [*lab.models, *(random_model(MODEL, seed) for seed in (2, 3))]
     later = [publish(tmp_path / "weights", version, tensors(models[version])) for version in (2, 3)]
     updates = [*lab.updates, *later]
-    models[3].save_pretrained(tmp_path / "fresh")
-    factory = f"{__name__}:{open_serving.__name__}"
-    engine_launcher = LocalEngineLauncher()
 
-    async def scored() -> tuple[np.ndarray, np.ndarray]:
+    async def scored() -> np.ndarray:
         for version in ORDER:
             await lab.engine.update_weights(updates[version])
-        serving = replace(spec("vllm_async", tmp_path / "fresh", load_format="auto"), factory=factory)
-        started = await engine_launcher.start(serving)
-        return await lab.engine.score(TOKENS), await started.score(TOKENS)
+        return await lab.engine.score(TOKENS)
 
-    try:
-        pushed, fresh = lab.run(scored())
-    finally:
-        engine_launcher.close()
-    np.testing.assert_allclose(pushed, fresh, atol=1e-5)
-    np.testing.assert_allclose(pushed, token_logprobs(models[3], TOKENS), atol=1e-4)
+    pushed = lab.run(scored())
+    engines, (_, last) = found[MODEL]
+    np.testing.assert_allclose(pushed, engines["fresh"], atol=1e-5)
+    np.testing.assert_allclose(pushed, last, atol=1e-4)
 
 
 @pytest.mark.timeout(480)

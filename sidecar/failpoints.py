@@ -12,7 +12,10 @@ import collections
 import contextlib
 import os
 import signal
+import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 PHASES = ("claim", "generate", "store", "lease", "train", "publish", "announce", "load", "checkpoint", "validate")
 """Failpoints of learner and explorer: each at the start of its phase."""
@@ -24,6 +27,14 @@ NAMES = (
 )
 
 _hits: collections.Counter[str] = collections.Counter()
+_in_a_transaction = threading.RLock()
+
+
+def unhalted() -> AbstractContextManager[Any]:
+    """Returns a context in which no failpoint of another thread halts this process: halted in the middle of a
+    transaction it would hold a lock of the ledger, and nobody else could go on.
+    """
+    return _in_a_transaction if "RLJAX_FAILPOINTS" in os.environ else contextlib.nullcontext()
 
 
 def failpoint(name: str) -> None:
@@ -36,4 +47,5 @@ def failpoint(name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         number = signal.Signals[strike.read_text() or "SIGKILL"]
         strike.unlink()  # of two processes at this point only one can remove it; the other goes on
-        os.kill(os.getpid(), number)
+        with unhalted() if number == signal.SIGSTOP else contextlib.nullcontext():
+            os.kill(os.getpid(), number)

@@ -161,8 +161,9 @@ def environment(*, cpu_threads: int | None = None, multiprocessing: bool) -> dic
 
     Args:
         cpu_threads: OpenMP threads of an engine on the CPU; None for an accelerator.
-        multiprocessing: whether vLLM may start processes as it would. On a CPU it gives even a lone worker one, for the
-            sake of threads that it binds; here nothing is bound, and the process would cost an import of vLLM.
+        multiprocessing: whether `LLMEngine` has its core in another process; that of `AsyncLLM` always is. On a CPU
+            also whether a lone worker has one, for the sake of threads that vLLM binds; here nothing is bound, and the
+            process would cost an import of vLLM.
     """
     variables = {
         "HF_HUB_OFFLINE": "1",

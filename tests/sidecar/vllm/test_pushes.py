@@ -65,7 +65,7 @@ def of_family(name: str, directory: Path) -> tuple[dict[str, Any], Expected]:
     return made, (token_logprobs(models[1], TOKENS), token_logprobs(models[3], TOKENS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # pytest takes the concurrent body's test before the rest of the module
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Expected]]:
     """What engines say, and transformers, by model. One process has all engines: vLLM is imported once."""
     root = tmp_path_factory.mktemp("pushes")

@@ -47,5 +47,6 @@ def failpoint(name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         number = signal.Signals[strike.read_text() or "SIGKILL"]
         strike.unlink()  # of two processes at this point only one can remove it; the other goes on
-        with unhalted() if number == signal.SIGSTOP else contextlib.nullcontext():
+        # A kill may fall into a transaction: the lock of who is dead is given back.
+        with _in_a_transaction if number == signal.SIGSTOP else contextlib.nullcontext():
             os.kill(os.getpid(), number)

@@ -325,7 +325,7 @@ def _of_this_run_alone() -> Iterator[None]:
     """Has Ray start clusters that listen on loopback alone, know their clients by a token, and start no worker ahead.
 
     Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read. A worker
-    that it starts beforehand lacks `runtime_env`, and is never used. By default workers get cores that others leave.
+    that it starts beforehand lacks `runtime_env`, and is never used. All have our priority, and not Ray's lower one.
     """
     constants: Any = ray._private.ray_constants
     raylet: Any = ray._raylet

@@ -58,7 +58,8 @@ def loss_and_gradient(
     def loss_of(trained: Params, part: Batch, index: Int[Array, ""], frozen: Params | None, progress: Progress) -> Any:
         return objective.microbatch_loss(objective.whole(trained, frozen, progress, index), part, progress)
 
-    # Traced once, for its shapes and for the loop, since it reads nothing but its arguments.
+    # Traced once, for its shapes and for the loop: it reads no array but its arguments, and 0 below has the type of the
+    # loop's index.
     @functools.partial(jax.jit, inline=True)
     def differentiate(*arguments: Any) -> Any:
         with objective.precise():

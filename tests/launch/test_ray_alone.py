@@ -69,6 +69,13 @@ def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypat
     assert not (tmp_path / ".ray").exists(), "Ray would write its token there for everybody to read"
 
 
+def test_workers_have_another_priority_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_worker_niceness", "5")
+    with ray_cluster._of_this_run_alone():
+        assert dict(os.environ)["RAY_worker_niceness"] == "5"
+    assert dict(os.environ)["RAY_worker_niceness"] == "5"
+
+
 def test_keys_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray writes the environments of its processes into logs and command lines."""
     monkeypatch.setenv("HF_TOKEN", "s3cret")

@@ -11,6 +11,7 @@ from rljax.algorithms.credit_assignment import batch_advantages
 from rljax.algorithms.registry import aggregations, policy_losses
 from rljax.config.fields import ConfigError
 from rljax.config.schema import Config, ModelConfig
+from rljax.learner.learner import Learner
 from rljax.learner.objective import PolicyObjective as Objective
 from rljax.learner.objective import Progress
 from rljax.learner.packing import pack
@@ -158,6 +159,21 @@ def test_the_loss_does_not_depend_on_packing_nor_on_microbatches() -> None:
         assert relative_error(other_gradient, gradient) < 1e-5, layout
         for name, value in metrics.items():
             assert other_metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6, nan_ok=True), (layout, name)
+
+
+def test_the_loss_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, whole = [], Objective.microbatch_loss
+
+    def counted(self: Objective, *arguments: Any) -> Any:
+        traced.append(arguments)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(Objective, "microbatch_loss", counted)
+    learner = Learner(make_config(), ARCHITECTURE, make_params())
+    packed = learner.pack(make_groups(2))[0]
+    computes = functools.partial(loss_and_gradient, learner.objective)
+    jax.eval_shape(computes, learner.state.params, learner.place(packed.batch), packed.microbatches)
+    assert len(traced) == 1
 
 
 def test_the_order_of_the_batch_does_not_matter() -> None:

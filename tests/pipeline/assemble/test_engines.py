@@ -116,6 +116,18 @@ def test_an_engine_that_records_no_routes_there_is_refused(engine: str, gpu: boo
     assert arguments["settings"]["record_routes"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "own"),
+    [("vllm", False, "0"), ("vllm", True, "0"), ("vllm_async", False, "0"), ("vllm_async", True, "1")],
+)
+def test_a_lone_worker_of_vllm_has_a_process_where_vllm_needs_one(engine: str, gpu: bool, own: str) -> None:
+    taskset = TasksetConfig(source="add_numbers", rewards=("exact",))
+    config = Config(sidecar=SidecarConfig(engine=engine), tasks=TasksConfig(train={"sums": taskset}))
+    model: Any = Model(Path("model"), tiny_architecture(config.model), None, ())
+    _, variables = ENGINES[engine][1](config, model, gpu, 1)
+    assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == own
+
+
 def records(engine: str, **changes: Any) -> bool:
     """Whether an engine of a run that replays routes records some; on a CPU, where ``vllm_async`` records none."""
     chosen: dict[str, Any] = {

@@ -101,8 +101,7 @@ def test_a_part_takes_as_long_as_the_engine_was_away(found: dict[str, tuple[dict
     assert engines["unstaged"]["parts"] == [3, 5]
 
 
-@pytest.mark.parametrize("lab", ["vllm_async"], indirect=True)
-def test_the_concurrent_body(lab: Lab, tmp_path: Path, found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
+def test_the_hosted_bodies(lab: Lab, tmp_path: Path, found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
     models = [*lab.models, *(random_model(MODEL, seed) for seed in (2, 3))]
     later = [publish(tmp_path / "weights", version, tensors(models[version])) for version in (2, 3)]
     updates = [*lab.updates, *later]

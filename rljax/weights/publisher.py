@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as orbax
 from orbax.checkpoint import type_handlers
-from orbax.checkpoint.options import MultiprocessingOptions
+from orbax.checkpoint.options import AsyncOptions, MultiprocessingOptions
 
 from rljax.observe.parts import recorded, recorder
 from rljax.weights.gathering import DtypeError, Tensors, gathered, infos_of, on_host
@@ -294,7 +294,9 @@ def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     )
     leaves = {name: _Leaf(name) for name in tensors}
     # a judge's weights are published in the learner's process too, on another thread
-    alone = orbax.CompositeOptions(multiprocessing_options=_alone())
+    # As for checkpoints: a failure to make a directory later leaves Orbax's writers waiting for it for minutes.
+    at_once = AsyncOptions(create_directories_asynchronously=False)
+    alone = orbax.CompositeOptions(multiprocessing_options=_alone(), async_options=at_once)
     whole = orbax.CompositeCheckpointHandler(state=handler, composite_options=alone)
     with alone_in_orbax(), orbax.Checkpointer(whole, multiprocessing_options=_alone()) as checkpointer:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint._src.path import atomicity
 from safetensors.numpy import save_file
 
 from rljax.observe import parts
@@ -89,6 +90,23 @@ def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch
     monkeypatch.setattr("rljax.weights.gathering.GROUP_BYTES", 1)
     with pytest.raises(PublishError, match=r"version 5 cannot be published to .*: out of memory; "):
         OrbaxPublisher(tmp_path).publish(5, 2, Failing(TENSORS), model="", dtype="fp32")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(100)  # Orbax would wait for 300 s
+def test_a_draft_that_a_successor_deletes_ends_the_writing_at_once(tmp_path, monkeypatch):
+    create = atomicity._create_tmp_directory
+
+    async def deleted_meanwhile(make, directory, **options):
+        made = await create(make, directory, **options)
+        if directory.name.startswith("state"):
+            OrbaxPublisher(tmp_path).prune((), lineage=2)
+            directory.stat()
+        return made
+
+    monkeypatch.setattr(atomicity, "_create_tmp_directory", deleted_meanwhile)
+    with pytest.raises(PublishError, match=r"version 5 cannot be published to .*v5-1: .*No such file or directory"):
+        OrbaxPublisher(tmp_path).publish(5, 1, TENSORS, model="", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,18 +61,29 @@ CONFIGS = {
 every_loss = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
+_gradients: dict[str, Any] = {}
+"""Compiled, by config: as single operations most of their time would go into calling them."""
+
+
+def _gradient_of(config: AlgorithmConfig) -> Any:
+    def total(
+        logprobs: jax.Array, inputs: LossInputs, weights: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, dict[str, jax.Array]]]:
+        values, metrics = loss(dataclasses.replace(inputs, logprobs=logprobs))
+        trained = jnp.where(inputs.mask, values, 0.0)
+        return jnp.sum(jnp.where(inputs.mask, values * weights, 0.0)), (trained, metrics)
+
+    if (name := repr(config)) not in _gradients:
+        loss = policy_losses.bound(config.pg_variant, config.loss)
+        _gradients[name] = jax.jit(jax.grad(total, has_aux=True))
+    return _gradients[name]
+
+
 def computed(cells: Cells, config: AlgorithmConfig, **changes: object) -> tuple[np.ndarray, np.ndarray, dict]:
     """Loss of the trained tokens, gradient of their weighted sum by logπ, metrics."""
-    loss = policy_losses.bound(config.pg_variant, config.loss)
-    expert = config.pg_variant in ("sft", "mix")
-
-    def total(logprobs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, dict]]:
-        values, metrics = loss(cells.inputs(logprobs, expert, **changes))
-        trained = jnp.where(jnp.asarray(cells.mask), values, 0.0)
-        return jnp.sum(jnp.where(jnp.asarray(cells.mask), values * cells.weights, 0.0)), (trained, metrics)
-
     with jax.enable_x64(True):
-        gradient, (values, metrics) = jax.grad(total, has_aux=True)(jnp.asarray(cells.logprobs))
+        inputs = cells.inputs(expert=config.pg_variant in ("sft", "mix"), **changes)
+        gradient, (values, metrics) = _gradient_of(config)(inputs.logprobs, inputs, jnp.asarray(cells.weights))
         return np.asarray(values), np.asarray(gradient), metrics
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from program import audit_of, run
 
 from tests.config.importer_files import SEEDS, small
-
-pytestmark = pytest.mark.optimised
 
 
 def test_the_page_s_command_runs_a_document_small(tmp_path: Path, cache: Path) -> None:

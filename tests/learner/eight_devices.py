@@ -21,7 +21,6 @@ FLAGS = (
     # What makes programs fast on a CPU would take most of the time here and has nothing to do with what is tested.
     "--xla_backend_optimization_level=0",
     *CHEAPER_FLAGS,
-    "--xla_cpu_parallel_codegen_split_count=1",
 )
 ENVIRONMENT = {"XLA_FLAGS": " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)), "JAX_PLATFORMS": "cpu"}
 

@@ -15,6 +15,8 @@ from rljax.models.common.einsum import einsum_fp32
 from rljax.models.common.hardware import Hardware
 
 _QUERY_BLOCKS = 4  # more save less each, and cost compile time
+_QUERIES = 16
+"""Of the smallest block: smaller ones save less than they cost, and each is traced and compiled by itself."""
 
 
 def dense_attention(
@@ -27,13 +29,15 @@ def dense_attention(
     """Computes attention of whole rows with float32 scores; the backward pass recomputes its weights.
 
     Heads come before time, so that no product needs its operands transposed, which XLA on CPU does by copying. Each
-    block of queries reads the keys up to its own end only: with four blocks, 5/8 of them.
+    block of queries reads the keys up to its own end only: with four blocks, 5/8 of them. A row that is too short for
+    blocks, or has no such length, is one.
     """
     batch, time, _, width = query.shape
     # The query heads that share a key-value head form one matrix product with it.
     grouped = (query * width**-0.5).reshape(batch, time, key.shape[2], -1, width).transpose(0, 2, 3, 1, 4)
     key, value, mask = key.swapaxes(1, 2), value.swapaxes(1, 2), spans.visible(jnp.arange(time))
-    size = time if time % _QUERY_BLOCKS else time // _QUERY_BLOCKS
+    blocks = max(1, min(_QUERY_BLOCKS, time // _QUERIES))
+    size = time if time % blocks else time // blocks
     parts = [
         _masked(
             hardware,

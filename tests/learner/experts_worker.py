@@ -161,22 +161,23 @@ def compare_exchanges() -> list[dict]:
     routes = {"even": scores, "all to three": all_to_three, "one without": one_without}
     results = []
 
-    def pulled(hardware: Hardware, chosen: np.ndarray) -> Any:
-        def total(x: jax.Array, gates: jax.Array, weights: Any) -> tuple[jax.Array, jax.Array]:
+    def pulled_on(hardware: Hardware) -> Any:
+        def total(x: jax.Array, gates: jax.Array, weights: Any, chosen: jax.Array) -> tuple[jax.Array, jax.Array]:
             found = mixture(x, chosen, gates, weights, hardware)
             return jnp.sum(jnp.sin(found)), found
 
-        gradient_of = jax.grad(total, argnums=(0, 1, 2), has_aux=True)
-        return jax.device_get(jax.jit(gradient_of)(x, gates, weights))
+        return jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))
 
+    alone_of = pulled_on(CPU)
     for layout in ({"expert": 8}, {"expert": 4, "tensor": 2}, {"fsdp": 2, "expert": 4}, {"data": 2, "expert": 2}):
         mesh = make_mesh(MeshConfig(**layout), jax.devices()[: math.prod(layout.values())])
-        for kind, scored in routes.items():
-            chosen = np.argsort(-scored, axis=-1)[..., :3].astype(np.int32)
-            alone = pulled(CPU, chosen)
-            for sends in (False, True):
-                experts.sends_choices = lambda *_, sends=sends: sends
-                error = relative_error(pulled(Hardware.of(mesh), chosen), alone)
+        for sends in (False, True):
+            experts.sends_choices = lambda *_, sends=sends: sends
+            gradient_of = pulled_on(Hardware.of(mesh))
+            for kind, scored in routes.items():
+                chosen = np.argsort(-scored, axis=-1)[..., :3].astype(np.int32)
+                alone, found = (jax.device_get(of(x, gates, weights, chosen)) for of in (alone_of, gradient_of))
+                error = relative_error(found, alone)
                 results.append({"layout": layout, "routes": kind, "sends": sends, "error": error})
     return results
 

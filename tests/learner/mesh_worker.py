@@ -96,6 +96,7 @@ OBJECTIVES: list[dict[str, Any]] = [
         "aggregation": "seq-mean-token-sum-norm",
         "kl": KlConfig(where="loss", coef=0.1),
         "entropy_coef": 0.1,
+        "distill": DistillConfig(teachers={"wide": TeacherConfig(path="none")}),
     },
     {
         "pg_variant": "gspo",
@@ -103,11 +104,6 @@ OBJECTIVES: list[dict[str, Any]] = [
         "aggregation": "seq-mean-token-mean",
         "kl": KlConfig(where="reward", coef=0.1),
         "whiten_advantages": True,
-    },
-    {
-        "pg_variant": "cispo",
-        "adv_estimator": "none",
-        "distill": DistillConfig(teachers={"wide": TeacherConfig(path="none")}),
     },
 ]
 TEACHER = dataclasses.replace(ARCHITECTURE, family="llama", qk_norm=False, hidden_size=64, num_layers=3)

@@ -16,7 +16,7 @@ from tests.notebooks.executed import NOTEBOOKS, SIZES, bare_environment, execute
 from tests.waiting import HANGS
 from tests.wheel import build_wheel
 
-SMALL = dict(zip(SIZES, ("4", "1"), strict=True))
+SMALL = dict(zip(SIZES, ("2", "1"), strict=True))
 """Steps of each run, and runs of each kind."""
 OF_A_MACHINE = re.compile(r"(?:(?<![\w.])|(?<=\\n))/(?:root|home|tmp|work|usr|opt|var|mnt|content|Users|private)/")
 """A path within JSON, where a line begins behind a backslash and an n."""

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import signal
 import socket
 import threading
@@ -26,6 +25,7 @@ from rljax.config.secrets import VARIABLES
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.interrupts import RAY
+from rljax.launch.ray_alone import of_this_run_alone
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
 from sidecar.workers.lifeline import import_path
@@ -76,7 +76,7 @@ class RayCluster:
         keeper = ThreadPoolExecutor(1, RAY)
         self._parts.enter_context(_silenced())
         if self.started:
-            self._parts.enter_context(_of_this_run_alone())
+            self._parts.enter_context(of_this_run_alone())
         self._parts.callback(_leave, keeper)
         try:
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
@@ -318,43 +318,6 @@ def _connection_error(text: str) -> str:
             f"install ray=={theirs} under Python {their_python} here, or restart the cluster with these versions"
         )
     return " ".join(text.split())[:300]
-
-
-@contextlib.contextmanager
-def _of_this_run_alone() -> Iterator[None]:
-    """Has Ray start clusters that listen on loopback alone, know their clients by a token, and start no worker ahead.
-
-    Ray's processes inherit the token. By itself Ray would leave one in the user's home, for everybody to read. A worker
-    that it starts beforehand lacks `runtime_env`, and is never used. All have our priority, and not Ray's lower one.
-    """
-    constants: Any = ray._private.ray_constants
-    raylet: Any = ray._raylet
-    ours = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112
-        constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0",
-    }
-    former = {name: os.environ.get(name) for name in ours}
-    spans_hosts = constants.ENABLE_RAY_CLUSTER
-
-    def take_effect() -> None:
-        raylet.Config.initialize("")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-    os.environ.update(ours)
-    constants.ENABLE_RAY_CLUSTER = False
-    take_effect()
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = spans_hosts
-        for name, value in former.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        take_effect()
 
 
 @contextlib.contextmanager

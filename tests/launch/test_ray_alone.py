@@ -16,6 +16,7 @@ import ray
 
 from rljax.config.load import load_config
 from rljax.launch import ray_cluster
+from rljax.launch.ray_alone import of_this_run_alone
 from rljax.launch.ray_cluster import RayCluster, runtime_env
 
 pytestmark = pytest.mark.ray
@@ -52,6 +53,10 @@ def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypat
         assert [address for address in listening() if not ip_address(address).is_loopback] == []
         priority = ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0))
         assert ray.get(priority.remote()) == os.getpriority(os.PRIO_PROCESS, 0), "not below the learner's"
+        started = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+        assert any("gcs_server" in command for command in started)
+        idle = ("log_monitor.py", "autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+        assert [command for command in started if any(file in command for file in idle)] == []
         where = ray.get_runtime_context().gcs_address
         token = os.environ["RAY_AUTH_TOKEN"]
 
@@ -71,7 +76,7 @@ def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypat
 
 def test_workers_have_another_priority_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_worker_niceness", "5")
-    with ray_cluster._of_this_run_alone():
+    with of_this_run_alone():
         assert dict(os.environ)["RAY_worker_niceness"] == "5"
     assert dict(os.environ)["RAY_worker_niceness"] == "5"
 
@@ -91,6 +96,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 from rljax.interrupts import RAY, end_process
 from rljax.launch import ray_cluster
+from rljax.launch.ray_alone import of_this_run_alone
 ray_cluster.LEAVE_SECONDS = 0.1
 ray.shutdown = threading.Event().wait
 ray_cluster._leave(ThreadPoolExecutor(1, RAY))

@@ -10,8 +10,9 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from ipaddress import ip_address
 from typing import Any
 
@@ -25,7 +26,7 @@ from rljax.config.secrets import VARIABLES
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.interrupts import RAY
-from rljax.launch.ray_alone import of_this_run_alone
+from rljax.launch.ray_alone import of_this_run_alone, replaced
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
 from sidecar.workers.lifeline import import_path
@@ -320,16 +321,9 @@ def _connection_error(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-@contextlib.contextmanager
-def _silenced() -> Iterator[None]:
+def _silenced() -> AbstractContextManager[None]:
     """Has Ray print nothing of its own; its errors arrive here as exceptions."""
-    worker: Any = ray._private.worker
-    prints = worker.print_to_stdstream
-    worker.print_to_stdstream = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = prints
+    return replaced(ray._private.worker, "print_to_stdstream", lambda *_, **__: None)
 
 
 def _nodes() -> list[Node]:

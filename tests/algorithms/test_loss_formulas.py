@@ -66,6 +66,8 @@ _gradients: dict[str, Any] = {}
 
 
 def _gradient_of(config: AlgorithmConfig) -> Any:
+    loss = policy_losses.bound(config.pg_variant, config.loss)
+
     def total(
         logprobs: jax.Array, inputs: LossInputs, weights: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, dict[str, jax.Array]]]:
@@ -73,10 +75,7 @@ def _gradient_of(config: AlgorithmConfig) -> Any:
         trained = jnp.where(inputs.mask, values, 0.0)
         return jnp.sum(jnp.where(inputs.mask, values * weights, 0.0)), (trained, metrics)
 
-    if (name := repr(config)) not in _gradients:
-        loss = policy_losses.bound(config.pg_variant, config.loss)
-        _gradients[name] = jax.jit(jax.grad(total, has_aux=True))
-    return _gradients[name]
+    return _gradients.setdefault(repr(config), jax.jit(jax.grad(total, has_aux=True)))  # a config has no hash
 
 
 def computed(cells: Cells, config: AlgorithmConfig, **changes: object) -> tuple[np.ndarray, np.ndarray, dict]:

@@ -1,5 +1,5 @@
-"""The main job of the README, on two digits instead of three: it learns all of it, and its account balances. The whole
-of it is `python -m bench.curve`.
+"""The main job of the README, on two digits instead of three: it learns all of it, and its account balances. All three
+digits are for `python -m bench.curve configs/quickstart.py`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from program import LIMIT, SMALLEST, Started, audit_of, query, run
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, cache: Path) -> None:
-    """The first of two cannot run; the other does, and is not run again when that can."""
-    asked = ("seed=1,2", "max_steps=2", "eval_steps=2")
+    """One of three cannot run; the others do, and are not run again when it can."""
+    asked = ("seed=0,1,2", "max_steps=2", "eval_steps=2")
     root = tmp_path / "few-sweep"
     broken = root / "seed=1"
     broken.mkdir(parents=True)
@@ -21,20 +21,21 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, cache: Path) -> None:
     assert done.returncode == 1
     outcomes = [line for line in done.stdout.splitlines() if line.startswith("sweep: ") and "·" in line]
     assert [line.split(" · ")[0] for line in outcomes] == [
+        "sweep: seed=0: ended",
         "sweep: seed=1: failed with exit code 1",
         "sweep: seed=2: ended",
     ]
-    assert " · held out digits " in outcomes[1]
-    assert "sweep: 1 of 2 failed; the same command tries them again" in done.stdout
-    assert [(root / f"seed={n}" / "report.html").exists() for n in (1, 2)] == [False, True]
-    assert json.loads((root / "seed=2" / "config.json").read_text())["seed"] == 2
+    assert " · held out digits " in outcomes[0]
+    assert "sweep: 1 of 3 failed; the same command tries them again" in done.stdout
+    assert [(root / f"seed={n}" / "report.html").exists() for n in range(3)] == [True, False, True]
+    assert [json.loads((root / f"seed={n}" / "config.json").read_text())["seed"] for n in (0, 2)] == [0, 2]
 
     shutil.rmtree(broken)
     again = run(tmp_path / "few", cache, *asked, config=SMALLEST)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("this run is finished") == 1
-    assert [audit_of(root / f"seed={n}")["balanced"] for n in (1, 2)] == [True] * 2
-    assert [len(query(root / f"seed={n}", "SELECT id FROM lineages")) for n in (1, 2)] == [1, 1]
+    assert again.stdout.count("this run is finished") == 2
+    assert [audit_of(root / f"seed={n}")["balanced"] for n in range(3)] == [True] * 3
+    assert [len(query(root / f"seed={n}", "SELECT id FROM lineages")) for n in range(3)] == [1, 1, 1]
     assert not (tmp_path / "few").exists()
 
 

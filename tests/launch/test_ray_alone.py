@@ -96,7 +96,6 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 from rljax.interrupts import RAY, end_process
 from rljax.launch import ray_cluster
-from rljax.launch.ray_alone import of_this_run_alone
 ray_cluster.LEAVE_SECONDS = 0.1
 ray.shutdown = threading.Event().wait
 ray_cluster._leave(ThreadPoolExecutor(1, RAY))

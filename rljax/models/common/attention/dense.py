@@ -30,7 +30,7 @@ def dense_attention(
 
     Heads come before time, so that no product needs its operands transposed, which XLA on CPU does by copying. Each
     block of queries reads the keys up to its own end only: with four blocks, 5/8 of them. A row that is too short for
-    blocks, or has no such length, is one.
+    blocks, or that they do not divide, is one.
     """
     batch, time, _, width = query.shape
     # The query heads that share a key-value head form one matrix product with it.

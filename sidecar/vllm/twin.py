@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    UnquantizedEmbeddingMethod,
+    VocabParallelEmbedding,
+)
 from vllm.model_executor.model_loader.reload.layerwise import (
     LAYERWISE_INFO,
     _get_original_loader,
@@ -37,6 +41,8 @@ class Twin:
         self._config = config
         memo: dict[int, Any] = {}
         self._model = _copied(model, memo)
+        for module in _lookups(model):  # vLLM packs theirs too, for products that nobody asks for
+            memo[id(module)].quant_method = None
         with_weights = [one for one in model.modules() if next(one.parameters(recurse=False), None) is not None]
         self._pairs = [(module, memo[id(module)]) for module in with_weights]
         self._version: Mapping[str, np.ndarray] | None = None
@@ -109,6 +115,13 @@ def can_have_twin(model: torch.nn.Module) -> bool:
     methods = (getattr(module, "quant_method", None) for module in model.modules())
     plain = all(parameter.device.type == "cpu" and parameter.ndim <= 2 for parameter in model.parameters())
     return plain and all(type(method) in known for method in methods)
+
+
+def _lookups(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Returns the embeddings that only look up: where the head is a module of its own, tied or not."""
+    if not isinstance(getattr(model, "lm_head", None), ParallelLMHead):
+        return []
+    return [module for module in model.modules() if type(module) is VocabParallelEmbedding]
 
 
 def _copied(of: Any, memo: dict[int, Any]) -> Any:

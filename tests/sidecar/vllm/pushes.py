@@ -96,6 +96,7 @@ async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) 
     engine, spans = stopping(model)
     await engine.update_weights(updates[0])
     (parts,) = engine._batch._engine.collective_rpc(parts_of, args=(engine._place(receive(updates[0].path)),))
+    (lookups,) = engine._batch._engine.collective_rpc(lookups_of)
     sets, left = [], []
     load, pack = twin.Twin.load, reloading.have_experts_packed
 
@@ -121,6 +122,7 @@ async def unstaged(model: str, updates: list[WeightUpdate], tokens: np.ndarray) 
         "tried": [tried, spans.count("stage") - tried],
         "left": left,
         "parts": parts,
+        "lookups": lookups,
     }
 
 
@@ -146,6 +148,13 @@ def parts_of(worker: Any, version: Any) -> list[int]:
             left.append(len(second._left))
     second.close()
     return [before - after for before, after in pairwise(left)]
+
+
+def lookups_of(worker: Any) -> list[list[str]]:
+    """Returns the names of the embeddings that only look up, in a model and in its body, where none is known to."""
+    model = worker.model_runner.get_model()
+    names = {module: name for name, module in model.named_modules()}
+    return [[names[module] for module in twin._lookups(one)] for one in (model, model.model)]
 
 
 async def fresh(directory: str, tokens: np.ndarray) -> np.ndarray:

@@ -101,6 +101,13 @@ def test_a_part_takes_as_long_as_the_engine_was_away(found: dict[str, tuple[dict
     assert engines["unstaged"]["parts"] == [3, 5]
 
 
+def test_an_embedding_is_packed_where_no_head_is_there_to_be(
+    found: dict[str, tuple[dict[str, Any], Expected]],
+) -> None:
+    engines, _ = found[next(iter(CONFIGS))]
+    assert engines["unstaged"]["lookups"] == [["model.embed_tokens"], []]
+
+
 def test_the_hosted_bodies(lab: Lab, tmp_path: Path, found: dict[str, tuple[dict[str, Any], Expected]]) -> None:
     models = [*lab.models, *(random_model(MODEL, seed) for seed in (2, 3))]
     later = [publish(tmp_path / "weights", version, tensors(models[version])) for version in (2, 3)]

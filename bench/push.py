@@ -9,7 +9,8 @@ another. Models of random weights: the default tiny one, SmolLM2-135M's shape, a
 Medians; the channels take turns, the first push of each is not counted.
 
 deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
-random, become their neighbours in bfloat16. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
+random, become their neighbours in bfloat16. The channels take turns, so that a version by deltas holds three such
+changes. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
 With ``--rank`` the learner has an adapter of that rank, pushed by files, and the engine holds two versions: requests
 run on with the one that they began with (``pin``).
 

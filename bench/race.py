@@ -10,13 +10,13 @@ in processes of its own; they take turns, and who begins changes with the seed. 
 own, which this command makes (``--venv``), and is asked with each of ``--trl-batches`` rows at a time first, for
 `TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
 
-Every run that has ended is a line of ``--rows``. One of the same side, seed and keys (rljax: and config file) is not
-made again, so that the command may be stopped and given again. Where TRL is told other things, delete its lines.
+Every run that has ended is a line of ``--rows``. One of the same machine, side, seed and keys (rljax: and commit) is
+not made again, so that the command may be stopped and given again. Where TRL is told other things, delete its lines.
 
 Figures of a run:
 
 - seconds a step: median of the times from the end of a step to that of the next, without those of the first two, which
-  compile and fill, and those after a validation or a checkpoint;
+  compile and fill, and those after a validation;
 - start: from the command to the first token that it asks for; the first step's end is given beside it;
 - seconds to 0.35: from the command to the end of the first validation that is at least as good;
 - memory: the largest sum, over all processes of the command, of what they hold, each shared page counted once (PSS);
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import statistics
@@ -360,7 +359,7 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
     for number, seed in enumerate(options.seeds):
         for side in options.sides if number % 2 == 0 else options.sides[::-1]:
             case = {"side": side, "keys": [*overrides, *SIDES[side]], "cold": options.cold, "seed": seed}
-            case |= {} if side == "trl" else {"config": hashlib.sha256(Path(CONFIG).read_bytes()).hexdigest()}
+            case |= {"machine": processor()} | ({} if side == "trl" else {"commit": commit()})
             row = next(_rows(options.rows, case), None)
             if row is None:
                 row = case | made(options, case, root)
@@ -372,7 +371,7 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
 
 
 def made(options: argparse.Namespace, case: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Makes a run; returns it, its machine, and TRL's rows at a time: those of its other seeds, or the fastest."""
+    """Makes a run; returns it, its commit, and TRL's rows at a time: those of its other seeds, or the fastest."""
     keys, place = [*case["keys"], f"seed={case['seed']}"], root / f"{case['side']}-{case['seed']}"
     if place.exists():  # rljax would go on with it
         raise SystemExit(f"{place}: a run that is no line of --rows left this; delete it, or give another --keep")
@@ -386,7 +385,7 @@ def made(options: argparse.Namespace, case: Mapping[str, Any], root: Path) -> di
         run = run_trl(python, place, {**job, "trl_batch": batch})
     else:
         run = run_rljax(place, keys, options.cold)
-    return {"run": asdict(run), "trl_batch": batch, "machine": processor(), "commit": commit()}
+    return {"run": asdict(run), "trl_batch": batch, "commit": commit()}
 
 
 def _rows(file: Path, case: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -49,4 +49,4 @@ def failpoint(name: str) -> None:
         strike.unlink()  # of two processes at this point only one can remove it; the other goes on
         # A kill may fall into a transaction: the lock of who is dead is given back.
         with _in_a_transaction if number == signal.SIGSTOP else contextlib.nullcontext():
-            os.kill(os.getpid(), number)
+            signal.pthread_kill(threading.get_ident(), number)  # to the process it may come when this has returned

@@ -26,7 +26,7 @@ from rljax.config.secrets import VARIABLES
 from rljax.config.validate import ConfigError
 from rljax.config.validate_placement import device_indices
 from rljax.interrupts import RAY
-from rljax.launch.ray_alone import of_this_run_alone, replaced
+from rljax.launch.ray_alone import ClusterError, of_this_run_alone, replaced
 from rljax.launch.ray_placement import Node, Plan, add_up, cpus_needed, make_plan, swap_taken
 from sidecar.hosting.ray import VISIBLE_DEVICES, EnginePlacement, Placement
 from sidecar.workers.lifeline import import_path
@@ -43,10 +43,6 @@ PASSED_ON = ("RLJAX_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "VLLM_", "NCCL_")
 """Prefixes of environment variables of this process that engines and explorers need too."""
 
 log = logging.getLogger(__name__)
-
-
-class ClusterError(RuntimeError):
-    """The cluster cannot be used: one line with what, where and what to do."""
 
 
 class RayCluster:

@@ -25,7 +25,8 @@ from rljax.interrupts import HOST_LOST
 from rljax.launch.host_news import say
 from rljax.launch.host_places import free_port
 from rljax.launch.host_process import Place
-from rljax.launch.ray_cluster import ClusterError, RayCluster, runtime_env
+from rljax.launch.ray_alone import ClusterError
+from rljax.launch.ray_cluster import RayCluster, runtime_env
 from rljax.launch.ray_placement import ACCELERATORS, add_up, of_hosts
 from rljax.launch.supervisor import GRACE, End, Supervisor
 from rljax.pipeline.assemble.processors import share_of_processors

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, make_url
 
@@ -29,6 +30,9 @@ class Backend(Protocol):
 
     def begin_write(self, connection: Connection) -> None:
         """Waits until no other write transaction is open, then opens one."""
+
+    def unhalted(self) -> AbstractContextManager[Any]:
+        """Returns a context in which no failpoint halts this process, where writers would wait for it without end."""
 
     def begin_read(self, connection: Connection) -> None:
         """Opens a transaction that reads one snapshot."""

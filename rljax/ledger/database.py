@@ -25,7 +25,6 @@ from rljax.ledger.notify import POLL, Notifier
 from rljax.ledger.retry import retry
 from rljax.ledger.run_spec import RunSpec
 from rljax.ledger.transaction import Transaction, reads
-from sidecar.failpoints import unhalted
 
 T = TypeVar("T")
 
@@ -90,7 +89,7 @@ class Database:
         def once() -> T:
             nonlocal changed
             # Closing a connection rolls back what is not committed.
-            with unhalted(), self._engine.connect() as connection:
+            with self._backend.unhalted(), self._engine.connect() as connection:
                 self._backend.begin_write(connection)
                 if unsure and (signature := self._backend.signature(connection)) in unsure:
                     return unsure[signature]

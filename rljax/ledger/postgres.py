@@ -10,6 +10,7 @@ again after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -107,6 +108,10 @@ class PostgresSchema:
     def begin_write(self, connection: Connection) -> None:
         """Takes the schema's lock. READ COMMITTED: what is read after it is what the last writer left."""
         connection.exec_driver_sql(f"BEGIN; SELECT pg_advisory_xact_lock({self._key})")
+
+    def unhalted(self) -> contextlib.AbstractContextManager[None]:
+        """Implements `Backend.unhalted`: the server ends a transaction that stands still, as `SESSION` says."""
+        return contextlib.nullcontext()
 
     def begin_read(self, connection: Connection) -> None:
         """Opens a snapshot for as long as it takes: it blocks nobody."""

@@ -18,6 +18,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 
+from sidecar.failpoints import unhalted
+
 BUSY_TIMEOUT = 5.0
 """Seconds that SQLite itself waits for a lock before it says so."""
 
@@ -64,6 +66,10 @@ class SqliteFile:
         """Takes the file's write lock."""
         self._check_place(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def unhalted(self) -> contextlib.AbstractContextManager[Any]:
+        """Implements `Backend.unhalted`: the lock is of a process, however long it stands still."""
+        return unhalted()
 
     def begin_read(self, connection: Connection) -> None:
         """Opens a snapshot: WAL."""

@@ -6,6 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    UnquantizedEmbeddingMethod,
+    VocabParallelEmbedding,
+)
 
 from sidecar.failpoints import failpoint
 
@@ -31,12 +36,30 @@ def have_experts_packed(model: Any) -> None:
             method.moe_kernel = None
 
 
+def spare_lookups(model: Any) -> None:
+    """Has the embeddings that only look up keep no packed copy, and make none at a reload: vLLM packs each for
+    products, which nobody asks it for.
+    """
+    for module in lookups(model):
+        method: Any = module.quant_method
+        if type(method) is UnquantizedEmbeddingMethod and hasattr(module, "cpu_linear"):
+            setattr(method, "process_weights_after_loading", lambda layer: None)  # noqa: B010
+            del module.cpu_linear
+
+
+def lookups(model: Any) -> list[Any]:
+    """Returns the embeddings that only look up: where the head is a module of its own, tied or not."""
+    if not isinstance(getattr(model, "lm_head", None), ParallelLMHead):
+        return []
+    return [module for module in model.modules() if type(module) is VocabParallelEmbedding]
+
+
 def rebuild_head(model: Any) -> None:
-    """Repacks the output head where vLLM keeps a packed copy of it.
+    """Repacks the output head where it is tied and vLLM keeps a packed copy of it.
 
     On a CPU a layerwise reload updates tied embeddings but leaves the head's packed copy as it was: log-probabilities
-    are then those of no version at all (off by 0.86 nats on a 135M model).
+    are then those of no version at all (off by 0.86 nats on a 135M model). A head of its own it packs itself.
     """
-    head = getattr(model, "lm_head", None)
-    if head is not None and hasattr(head, "cpu_linear"):
-        head.quant_method.process_weights_after_loading(head)
+    tied = [module for module in lookups(model) if module.weight is model.lm_head.weight]
+    if tied and hasattr(model.lm_head, "cpu_linear"):
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

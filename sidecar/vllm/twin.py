@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    UnquantizedEmbeddingMethod,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload.layerwise import (
     LAYERWISE_INFO,
     _get_original_loader,
@@ -40,9 +36,8 @@ class Twin:
         """Takes the memory of a second set; ``config`` is vLLM's of a ``model`` that `can_have_twin`."""
         self._config = config
         memo: dict[int, Any] = {}
+        reloading.spare_lookups(model)
         self._model = _copied(model, memo)
-        for module in _lookups(model):  # vLLM packs theirs too, for products that nobody asks for
-            memo[id(module)].quant_method = None
         with_weights = [one for one in model.modules() if next(one.parameters(recurse=False), None) is not None]
         self._pairs = [(module, memo[id(module)]) for module in with_weights]
         self._version: Mapping[str, np.ndarray] | None = None
@@ -117,20 +112,16 @@ def can_have_twin(model: torch.nn.Module) -> bool:
     return plain and all(type(method) in known for method in methods)
 
 
-def _lookups(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Returns the embeddings that only look up: where the head is a module of its own, tied or not."""
-    if not isinstance(getattr(model, "lm_head", None), ParallelLMHead):
-        return []
-    return [module for module in model.modules() if type(module) is VocabParallelEmbedding]
-
-
 def _copied(of: Any, memo: dict[int, Any]) -> Any:
-    """Returns a copy of a module, a parameter or a buffer; what is shared in the model is shared in the copy."""
+    """Returns a copy of a module, a parameter or a buffer; what is shared in the model is shared in the copy.
+    Parameters have no values yet: a version has all of them.
+    """
     if of is None or id(of) in memo:
         return memo.get(id(of))
     if isinstance(of, torch.Tensor):
         memo[id(of)] = copy = materialize_meta_tensor(of)
-        copy.data.copy_(of.data)
+        if not isinstance(of, torch.nn.Parameter):
+            copy.data.copy_(of.data)
         return copy
     memo[id(of)] = copy = object.__new__(type(of))
     copy.__dict__ = dict(of.__dict__)

@@ -97,6 +97,7 @@ class WeightLoader:
             self.rljax_twin.forget()
         model = self.model_runner.get_model()
         reloading.have_experts_packed(model)
+        reloading.spare_lookups(model)
         given = ((name, reloading.as_torch(array)) for name, array in tensors.items())
         self.model_runner.reload_weights(weights_iterator=given, is_checkpoint_format=True)
         reloading.rebuild_head(model)

@@ -112,11 +112,10 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
     ]
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [Run.of(row["run"]).cpu_seconds for row in rows] == [1, 2, 3, 4, 5, 6]
-    another = tmp_path / "another.py"
-    another.write_text("# learns faster\n" + (ROOT / CONFIG).read_text())
-    monkeypatch.setattr(races, "CONFIG", str(another))
-    go(0)
-    assert len(asked) == 8, "a run of another config"
+    for number, of_another in enumerate(("commit", "processor"), start=1):
+        monkeypatch.setattr(races, of_another, lambda: "another")
+        go(0)
+        assert len(asked) == 6 + 2 * number, f"a run of another {of_another}"
 
 
 def test_what_an_unfinished_run_left_is_neither_gone_on_with_nor_deleted(tmp_path: Path) -> None:

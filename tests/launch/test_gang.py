@@ -16,7 +16,7 @@ from rljax.interrupts import HOST_LOST
 from rljax.launch import gang, ray_gang
 from rljax.launch.gang import MAX_RESTARTS, PAUSE, run_again_where_lost
 from rljax.launch.host_process import Place
-from rljax.launch.ray_cluster import ClusterError
+from rljax.launch.ray_alone import ClusterError
 from rljax.launch.supervisor import End
 from rljax.pipeline.run_dir import RunDir
 

@@ -16,7 +16,7 @@ import ray
 
 from rljax.config.load import load_config
 from rljax.launch import ray_cluster
-from rljax.launch.ray_alone import of_this_run_alone
+from rljax.launch.ray_alone import ClusterError, of_this_run_alone, replaced
 from rljax.launch.ray_cluster import RayCluster, runtime_env
 
 pytestmark = pytest.mark.ray
@@ -55,7 +55,7 @@ def test_it_listens_on_loopback_and_asks_for_its_token(tmp_path: Path, monkeypat
         assert ray.get(priority.remote()) == os.getpriority(os.PRIO_PROCESS, 0), "not below the learner's"
         started = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
         assert any("gcs_server" in command for command in started)
-        idle = ("log_monitor.py", "autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+        idle = ("log_monitor.py", "/monitor.py", "dashboard/dashboard.py")
         assert [command for command in started if any(file in command for file in idle)] == []
         where = ray.get_runtime_context().gcs_address
         token = os.environ["RAY_AUTH_TOKEN"]
@@ -79,6 +79,24 @@ def test_workers_have_another_priority_where_the_user_says_so(monkeypatch: pytes
     with of_this_run_alone():
         assert dict(os.environ)["RAY_worker_niceness"] == "5"
     assert dict(os.environ)["RAY_worker_niceness"] == "5"
+
+
+def test_a_ray_that_cannot_close_a_cluster_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dict(os.environ)
+    monkeypatch.delattr(ray._private.ray_constants, "ENABLE_RAY_CLUSTER")
+    said = r"^launcher=ray: Ray [\d.]+ has no ENABLE_RAY_CLUSTER, .*install ray=="
+    with pytest.raises(ClusterError, match=said), of_this_run_alone():
+        pass
+    assert dict(os.environ) == before
+
+
+def test_a_ray_that_starts_its_processes_in_another_way_starts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ray._private.node.Node, "start_api_server")
+    with of_this_run_alone():
+        assert not hasattr(ray._private.node.Node, "start_api_server")
+    with replaced(ray, "__version__", "0"):
+        assert ray.__version__ == "0"
+    assert ray.__version__ != "0"
 
 
 def test_keys_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

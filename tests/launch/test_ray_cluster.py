@@ -20,7 +20,8 @@ from ray.util.placement_group import placement_group_table
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.config.validate import ConfigError
-from rljax.launch.ray_cluster import ClusterError, RayCluster
+from rljax.launch.ray_alone import ClusterError
+from rljax.launch.ray_cluster import RayCluster
 from rljax.ledger.versions import Announced
 from rljax.models.files import load_directory
 from rljax.models.hf_names import to_hf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from pathlib import Path
@@ -21,7 +20,7 @@ def test_a_halt_waits_for_the_transaction_of_another_thread(tmp_path: Path, monk
     begun, ends, order = threading.Event(), threading.Event(), list[str]()
     (tmp_path / "halts:1").write_text("SIGSTOP")
     monkeypatch.setenv("RLJAX_FAILPOINTS", str(tmp_path))
-    monkeypatch.setattr(os, "kill", lambda _, number: order.append(signal.Signals(number).name))
+    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: order.append(signal.Signals(number).name))
 
     def body(tx: object) -> None:
         begun.set()

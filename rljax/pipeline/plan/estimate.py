@@ -312,6 +312,8 @@ class Estimate:
         if room is not None:
             fixed = sidecar.kv_cache_gib
             cache = max(room - weights, 0.0) if fixed is None else fixed * 2**30
+        if on_host:  # vLLM keeps the head packed for products beside the matrix
+            weights += self.architecture.vocab_size * self.architecture.hidden_size * width
         beside = on_host and sidecar.double_buffer and not held and self.architecture.experts is None
         return {"weights": weights, "KV": float(cache)} | ({NEXT: weights} if beside else {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import numpy as np
 from rljax.config.fields import ConfigError, user_path
 from rljax.config.load import load_config
 from rljax.config.schema import Config
+from rljax.observe.budget import LEARNER
 from rljax.observe.metrics import Row, read_metrics
-from rljax.observe.parts import BEFORE
+from rljax.observe.parts import BEFORE, PROBE
 from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
 from rljax.observe.trace_read import (
     ATTEMPTS,
@@ -87,14 +89,23 @@ def measured(path: str) -> Measured:
             f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
         )
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
-    counted = undisturbed(later, spans)
-    if len(counted) < LEAST_STEPS:
-        raise ConfigError(
-            f"plan.from_run={path}: of the steps after the first {before} {len(counted)} are beside no validation and "
-            f"compile nothing; {LEAST_STEPS} are needed for means, so let it run longer"
-        )
+    since = _traced_since(spans)
+    counted = undisturbed([row for row in later if window(row)[0] >= since], spans)
     windows = [window(row) for row in counted]
-    return Measured(config, _figures(config, counted, windows, spans), _fact(counted), len(counted), len(later))
+    flight = _Flight(spans, windows, config.sidecar.max_concurrency) if windows else None
+    if len(counted) < LEAST_STEPS or flight is None or not flight.requests:
+        raise ConfigError(
+            f"plan.from_run={path}: of the steps after the first {before} {len(counted)} are in the trace, compile "
+            f"nothing and are beside no validation; {LEAST_STEPS} with requests are needed for means, so let it run "
+            "longer (or raise observe.trace_events)"
+        )
+    return Measured(config, _figures(config, counted, windows, spans, flight), _fact(counted), len(counted), len(later))
+
+
+def _traced_since(spans: Sequence[Span]) -> float:
+    """Returns since when a trace has both learner and requests: it keeps the newest events of each process."""
+    kinds = [[s.start for s in spans if s.track.endswith(end)] for end in (LEARNER, REQUESTS)]
+    return max(min(starts) for starts in kinds if starts)
 
 
 def _fact(rows: Sequence[Row]) -> Timing:
@@ -113,17 +124,17 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return float(np.mean([row.get(name) or 0.0 for row in rows]))
 
 
-def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spans: Sequence[Span]) -> Figures:
-    attempts = config.rollout_batch_size
-    begin, end = windows[0][0], windows[-1][1]
+def _figures(
+    config: Config, rows: Sequence[Row], windows: Sequence[Window], spans: Sequence[Span], flight: _Flight
+) -> Figures:
+    attempts = config.rollout_batch_size + _mean(rows, "batch/reused_groups") * config.group_size
     sampled, train = _mean(rows, "tokens/sampled"), _mean(rows, "time/train")
     publishing = [row for row in rows if row.get("time/publish")] or [{}]
     spent = sum(_mean(rows, f"time/{part}") for part in ("wait", "train", "publish"))
     filtered = _mean(rows, "rollout/filtered")
-    spans = [span for span in spans if span.end > begin and span.start < end]
-    waited = Cover((s.start, s.end) for s in spans if s.name == BEFORE).within(windows)  # that is none of its work
-    publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)
-    flight = _Flight(spans, windows, config.sidecar.max_concurrency)
+    waited, probed = (_cover(s for s in spans if s.name == name).within(windows) for name in (BEFORE, PROBE))
+    publish = max(_mean(publishing, "time/publish") - waited / len(publishing), 0.0)  # waiting is none of its work
+    taken = publish - probed / len(publishing)  # of what `publish/seconds` counts, which begins after the probe
     asked = flight.requests
     lengths = np.repeat([s.args["tokens"] for s in asked], [s.count for s in asked])
     reply = float(lengths.mean())
@@ -143,7 +154,7 @@ def _figures(config: Config, rows: Sequence[Row], windows: Sequence[Window], spa
         turns=flight.turns(),
         environment_seconds=constant(flight.environment_seconds()),
         publish_seconds=publish,
-        announce_seconds=max(_mean(publishing, "publish/seconds") - publish, 0.0),
+        announce_seconds=max(_mean(publishing, "publish/seconds") - taken, 0.0),
         load_seconds=halt_seconds,
         read_seconds=load_seconds - halt_seconds,
         between_seconds=max(_mean(rows, "time/step") - spent, 0.0),
@@ -160,6 +171,8 @@ class _Flight:
     """
 
     def __init__(self, spans: Sequence[Span], windows: Sequence[Window], slots: int) -> None:
+        begin, end = windows[0][0], windows[-1][1]
+        spans = [span for span in spans if span.end > begin and span.start < end]
         self._tracks: dict[str, list[Span]] = defaultdict(list)
         for span in spans:
             self._tracks[span.track].append(span)
@@ -175,7 +188,6 @@ class _Flight:
 
         self.requests = trained(REQUESTS)
         self.attempts = trained(ATTEMPTS)
-        self.prompt_cost = self._prompt_cost()
 
     def loads(self) -> tuple[float, float]:
         """Returns the seconds of a load, and those of them in which an engine computes nothing."""
@@ -267,8 +279,9 @@ class _Flight:
         told = Cover([(self._says_since(track), np.inf)])
         return _without((self._stops | (self._loop & told)) - self._computing(track))
 
-    def _prompt_cost(self) -> float:
-        """Returns the tokens that a request could sample in the time that it takes longer than by its tokens, by the
+    @functools.cached_property
+    def prompt_cost(self) -> float:
+        """The tokens that a request could sample in the time that it takes longer than by its tokens, by the
         line through those in the windows that had a slot at once.
         """
         tokens, seconds, counts = (

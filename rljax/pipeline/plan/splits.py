@@ -37,11 +37,13 @@ class Split:
         changes: keys and values, as on a command line; empty for the present one.
         config: the config with them.
         more: whether it takes more devices than the present one.
+        drops: whether it gives attempts up that have begun.
     """
 
     changes: tuple[str, ...]
     config: Config
     more: bool = False
+    drops: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,10 @@ def one_more_engine(config: Config) -> Split | None:
     return next((replace(split, more=True) for split in more), None)
 
 
-def neighbours(config: Config) -> Iterator[Split]:
-    """Yields the splits beside the present one: those that change one thing, and that a run would take."""
+def neighbours(config: Config, platform: str) -> Iterator[Split]:
+    """Yields the splits beside the present one, on devices of this platform: those that change one thing, and that a
+    run would take.
+    """
     alpha, interval, sidecar = config.async_generation_ratio, config.sync_interval, config.sidecar
     free = config.max_staleness is None
     for value in (alpha - 1, alpha + 1):
@@ -169,21 +173,23 @@ def neighbours(config: Config) -> Iterator[Split]:
     for value in {sidecar.max_concurrency // 2, sidecar.max_concurrency * 2} - {0}:
         yield from _changed(config, {"sidecar.max_concurrency": value})
     redundancy = config.rollout.train_env_manager.group_size_redundancy
-    yield from _changed(config, {"rollout.train_env_manager.group_size_redundancy": redundancy + 1})
-    yield from _devices_moved(config)
+    spare = _changed(config, {"rollout.train_env_manager.group_size_redundancy": redundancy + 1})
+    yield from (replace(split, drops=True) for split in spare)
+    yield from _devices_moved(config, platform)
 
 
-def _devices_moved(config: Config) -> Iterator[Split]:
+def _devices_moved(config: Config, platform: str) -> Iterator[Split]:
     """Yields splits with devices of the learner given to engines, and the other way: one axis of its mesh is cut by
-    two, or doubled.
+    two, or doubled. A CPU is one device, however many engines it has: a learner has no more of it.
     """
     mesh, each = config.learner.mesh, config.sidecar.tensor_parallel_size
+    first = "fsdp" if mesh.size == 1 and platform != "cpu" else None
     for axis in ("data", "fsdp"):
         size = getattr(mesh, axis)
         for other in (size // 2, size * 2):
             freed = mesh.size - mesh.size // size * other
             engines = config.sidecar.num_engines + freed // each
-            if other and size > 1 and engines >= 1 and freed % each == 0:
+            if other and (size > 1 or axis == first) and engines >= 1 and freed % each == 0:
                 yield from _changed(config, {f"learner.mesh.{axis}": other, "sidecar.num_engines": engines})
 
 

@@ -16,8 +16,8 @@ PRESENT = "as configured"
 _COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
 
 
-def describe_time(config: Config) -> Iterator[str]:
-    """Yields the lines of a plan on time.
+def describe_time(config: Config, platform: str) -> Iterator[str]:
+    """Yields the lines of a plan on time, of devices of this platform.
 
     Raises:
         ConfigError: ``plan.from_run`` is no run, or has too few steps.
@@ -29,11 +29,11 @@ def describe_time(config: Config) -> Iterator[str]:
     if config.plan.from_run is not None:
         run = measured(config.plan.from_run)
         yield from _compared(run, config)
-        yield from _table(config, with_given(config, run.figures))
+        yield from _table(config, with_given(config, run.figures), platform)
     elif (figures := given_figures(config)) is not None:
         if figures.taken:
             yield f"time     taken, since nobody says otherwise: {', '.join(figures.taken)}"
-        yield from _table(config, figures)
+        yield from _table(config, figures, platform)
     else:
         yield (
             "time     unknown: write plan.from_run=RUN of a run that has been, or plan.learner_tokens_per_second and "
@@ -62,13 +62,13 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
     )
 
 
-def _table(config: Config, figures: Figures) -> Iterator[str]:
+def _table(config: Config, figures: Figures, platform: str) -> Iterator[str]:
     present = Split((), config)
     count = config.plan.steps
     yield f"time     of {count} simulated steps, without validations: as configured, and with one thing changed"
     yield _COLUMNS
     found: list[tuple[Split, Timing]] = []
-    for split in (present, *neighbours(config)):
+    for split in (present, *neighbours(config, platform)):
         found.append((split, timed(split, figures)))
         yield _row(*found[-1])
     if (more := one_more_engine(config)) is not None:
@@ -82,7 +82,7 @@ def _table(config: Config, figures: Figures) -> Iterator[str]:
 def _row(split: Split, timing: Timing) -> str:
     said = " ".join(split.changes) or PRESENT
     stale = f"{timing.staleness:.2f} ({timing.most})"
-    devices = " (on more devices)" * split.more
+    devices = " (on more devices)" * split.more + " (gives the last attempts up)" * split.drops
     return (
         f"  {timing.step:6.3g}  {timing.fraction:8.2f}  {stale:>9}  {timing.waiting:13.0%}  {timing.idle:12.0%}  "
         f"{said}{devices}"
@@ -90,8 +90,10 @@ def _row(split: Split, timing: Timing) -> str:
 
 
 def _recommended(found: Sequence[tuple[Split, Timing]]) -> str:
-    """Returns which split to take: the fastest, or of those that are as fast the one whose tokens are freshest."""
-    (present, now), *_ = found
+    """Returns which split to take: the fastest, or of those that are as fast the one whose tokens are freshest. One
+    that gives attempts up is none of them: it learns from other lengths than are sampled (promise P2).
+    """
+    (present, now), *_ = found = [(split, timing) for split, timing in found if not split.drops]
     fastest = min(timing.step for _, timing in found)
     near = [(split, timing) for split, timing in found if timing.step <= fastest * (1 + NEAR)]
     split, timing = min(near, key=lambda one: (one[1].staleness, one[1].step))

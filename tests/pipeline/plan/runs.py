@@ -73,6 +73,7 @@ def write_run(root: Path, config: Config, steps: int = 16, *, trace: bool = True
         since = begin + 10.0 * step
         written.span("explorer · versions", f"load version {step}", since, since + 1.0)
         written.span("learner", "wait for the version before", since + 8.0, since + 8.25)
+        written.span("learner", "score the probe", since + 8.25, since + 8.5)  # before `publish/seconds` begins
         written.span("learner", "wait for the version before a checkpoint", since + 9.0, since + 9.5)  # not to publish
         for group, (asked, count) in enumerate(((since, 4), (since + 2.5, 4))):
             end = since + 6.0 + group

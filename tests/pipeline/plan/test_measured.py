@@ -27,7 +27,7 @@ def test_the_figures_of_a_run_are_those_of_its_metrics_and_its_trace(tmp_path: P
     figures = found.figures
     assert figures.learner_speed == pytest.approx(200.0)
     assert (figures.prompt_tokens, figures.reply_tokens) == (20.0, 80.0)
-    assert (figures.publish_seconds, figures.announce_seconds) == pytest.approx((0.75, 2.25))
+    assert (figures.publish_seconds, figures.announce_seconds) == pytest.approx((0.75, 2.5))
     assert (figures.load_seconds, figures.between_seconds) == (1.0, 3.0)
     assert figures.environment_seconds(random.Random(0)) == pytest.approx(1.0)
     assert figures.turns(random.Random(0)) == 1
@@ -81,7 +81,7 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
     one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
     assert one == (pytest.approx(1.0), pytest.approx(10.0))  # with 20 for each prompt
     assert two == (pytest.approx(2.0), pytest.approx(20.0))
-    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4))))
+    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4)), "cpu"))
     assert "an engine 5 at 1, " in said
     assert " 10 at 2 requests" in said
 
@@ -140,11 +140,49 @@ def test_speeds_are_those_of_what_is_in_flight_wherever_it_began(tmp_path: Path)
     assert speeds[-1] == (pytest.approx(8.0, rel=0.02), pytest.approx(800.0, rel=0.02))
 
 
+def test_steps_that_the_trace_has_lost_do_not_count(tmp_path: Path) -> None:
+    """Replies grow from 40 to 80 tokens; a trace keeps its newest events, of the last eight steps here."""
+    run = tmp_path / "run"
+    with traced(run) as written:
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+        for row in rows[:8]:
+            row |= {"tokens/sampled": 320.0, "tokens/all": 400.0}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for step in range(8, 16):
+            since = 1e9 + 10.0 * step
+            written.span("learner", f"train step {step}", since, since + 4.0)
+            written.in_flight("explorer engine 0 · requests", f"{step}", since, since + 5.0, tokens=80)
+    found = measured(str(run))
+    assert (found.steps, found.counted) == (16 - settling(found.config), 6)  # of eight one compiles, one is odd
+    assert found.figures.learner_speed == pytest.approx(200.0)
+    assert (found.figures.prompt_tokens, found.figures.reply_tokens) == (20.0, 80.0)
+
+
+def test_requests_of_validations_alone_are_refused_in_a_line(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with traced(run) as written:
+        written.span("explorer · validations", "validate version 0", 1e9, 1e9 + 5.0)
+        written.in_flight("explorer engine 0 · requests", "held_out", 1e9, 1e9 + 5.0, tokens=80)
+    with pytest.raises(ConfigError, match="with requests are needed"):
+        measured(str(run))
+
+
+def test_prompts_of_groups_that_are_trained_again_count(tmp_path: Path) -> None:
+    """Two groups of four are new and two are not, so that 320 of 1280 tokens are sixteen prompts."""
+    run = tmp_path / "run"
+    write_run(run, config_with())
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    for row in rows:
+        row |= {"batch/reused_groups": 2.0, "tokens/all": 1280.0, "tokens/sampled": 960.0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert measured(str(run)).figures.prompt_tokens == 20.0
+
+
 def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"plan.from_run=.*no run with metrics"):
         measured(str(tmp_path / "nothing"))
     write_run(tmp_path / "short", config_with(), steps=5)
-    with pytest.raises(ConfigError, match="4 are needed"):
+    with pytest.raises(ConfigError, match=r"after the first 4 0 are in the trace, .*; 4 with requests are needed"):
         measured(str(tmp_path / "short"))
     write_run(tmp_path / "blind", config_with(), trace=False)
     with pytest.raises(ConfigError, match="there is no trace of requests"):

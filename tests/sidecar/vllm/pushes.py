@@ -67,9 +67,11 @@ async def pushed(model: str, updates: list[WeightUpdate], tokens: np.ndarray) ->
     assert (await engine.score(tokens)).tolist() == rolled_back.tolist(), "it computes with what is half loaded"
     await update_while_one_runs(engine, tokens, last)
     scores = await engine.score(tokens)
+    (packed,) = engine._batch._engine.collective_rpc(packed_lookups)
     await engine.close()
     return {
         "pushed": scores.tolist(),
+        "packed lookups": packed,
         "rolled back": rolled_back.tolist(),
         "parts": spans.count("stage") - 2,
         "tensors": len(given_up),
@@ -154,7 +156,12 @@ def lookups_of(worker: Any) -> list[list[str]]:
     """Returns the names of the embeddings that only look up, in a model and in its body, where none is known to."""
     model = worker.model_runner.get_model()
     names = {module: name for name, module in model.named_modules()}
-    return [[names[module] for module in twin._lookups(one)] for one in (model, model.model)]
+    return [[names[module] for module in reloading.lookups(one)] for one in (model, model.model)]
+
+
+def packed_lookups(worker: Any) -> int:
+    """Returns how many embeddings that only look up have a packed copy."""
+    return sum(hasattr(module, "cpu_linear") for module in reloading.lookups(worker.model_runner.get_model()))
 
 
 async def fresh(directory: str, tokens: np.ndarray) -> np.ndarray:

@@ -81,6 +81,7 @@ def test_tiny_models(name: str, found: dict[str, tuple[dict[str, Any], Expected]
     np.testing.assert_allclose(engines["rolled back"], back, atol=1e-4)
     np.testing.assert_allclose(engines["pushed"], engines["fresh"], atol=1e-5)
     np.testing.assert_allclose(engines["pushed"], last, atol=1e-4)
+    assert engines["packed lookups"] == 0
     # of the three pushes to an engine that has a request, each a tensor at a time, and an end
     assert engines["parts"] == 3 * (1 if name in EXPERTS else engines["tensors"] + 1)
 
@@ -101,7 +102,7 @@ def test_a_part_takes_as_long_as_the_engine_was_away(found: dict[str, tuple[dict
     assert engines["unstaged"]["parts"] == [3, 5]
 
 
-def test_an_embedding_is_packed_where_no_head_is_there_to_be(
+def test_an_embedding_looks_up_alone_where_the_head_is_a_module_of_its_own(
     found: dict[str, tuple[dict[str, Any], Expected]],
 ) -> None:
     engines, _ = found[next(iter(CONFIGS))]

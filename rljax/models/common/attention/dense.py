@@ -1,4 +1,4 @@
-"""Attention with a quarter of a row's scores at once, in plain XLA: for short rows on a CPU, where it is fastest."""
+"""Attention by up to four blocks of queries, in plain XLA: for short rows on a CPU, where it is fastest."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def dense_attention(
     """Computes attention of whole rows with float32 scores; the backward pass recomputes its weights.
 
     Heads come before time, so that no product needs its operands transposed, which XLA on CPU does by copying. Each
-    block of queries reads the keys up to its own end only: with four blocks, 5/8 of them. A row that is too short for
-    blocks, or that they do not divide, is one.
+    block of queries reads the keys up to its own end only: with four blocks, 5/8 of them. There are as many
+    as divide the row, up to four.
     """
     batch, time, _, width = query.shape
     # The query heads that share a key-value head form one matrix product with it.
     grouped = (query * width**-0.5).reshape(batch, time, key.shape[2], -1, width).transpose(0, 2, 3, 1, 4)
     key, value, mask = key.swapaxes(1, 2), value.swapaxes(1, 2), spans.visible(jnp.arange(time))
-    blocks = max(1, min(_QUERY_BLOCKS, time // _QUERIES))
-    size = time if time % blocks else time // blocks
+    most = max(1, min(_QUERY_BLOCKS, time // _QUERIES))
+    size = time // max(blocks for blocks in range(1, most + 1) if time % blocks == 0)
     parts = [
         _masked(
             hardware,

@@ -33,6 +33,8 @@ class Case(NamedTuple):
 PACKED = Case(128, 4, 2, 64, [[40, 1, 67, 20], [128, 0]])
 LONG = Case(700, 3, 1, 16, [[10, 300, 250, 140], [699, 1]])  # several blocks; segments end within them; one kv head
 ODD = Case(37, 2, 2, 24, [[36, 1], [5, 30, 2]])
+BLOCKS_OF_16 = PACKED._replace(time=48, segments=[[20, 25, 3], [48, 0]])  # three
+TWO_BLOCKS = PACKED._replace(time=50, segments=[[20, 27, 3], [50, 0]])  # neither four nor three divides it
 THREE = Case(150, 3, 1, 32, [[10, 70, 60, 10], [149, 1]])
 WIDE = Case(300, 4, 4, 128, [[300, 0]])
 ONE_HEAD = Case(128, 3, 1, 64, [[50, 70, 8]])
@@ -114,6 +116,8 @@ BODIES = [
     (_chosen, PACKED),
     (_dense, PACKED),
     (_dense, ODD),
+    (_dense, BLOCKS_OF_16),
+    (_dense, TWO_BLOCKS),
     (_blockwise, PACKED),
     (_blockwise, LONG),
     (_blockwise, ODD),

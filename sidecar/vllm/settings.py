@@ -13,7 +13,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """vLLM's name of a dtype, by its config name."""
 LEAST_BATCHED_TOKENS = 4096
 """Tokens that an engine on the CPU reads in one step, at least."""
-STAGE_SECONDS = 0.15
+STAGE_SECONDS = 0.1
 """Seconds between two steps, at least about, in which a part of a version is loaded beside the one in use. The more,
 the longer running requests wait for their next token, and the sooner the version is in use.
 """

@@ -116,13 +116,13 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
     """The run begins without Ray and is resumed on somebody else's cluster, which does not look after vLLM's core. Its
-    model has experts. Its worker is a process of its own, as on several devices.
+    model has experts. Its worker is in its core's process at first, and then one of its own, as on several devices.
     """
     run_dir, on_ray = tmp_path / "run", ("launcher=ray", f"ray.address={cluster.address}")
     steps = 24  # more than pass while the test looks for processes
     # An engine has half of the last one to start.
     apart = "sidecar.engine_args.distributed_executor_backend=mp"
-    concurrent = ("sidecar.engine=vllm_async", apart, *EXPERTS, f"max_steps={steps}", "wait_timeout=600")
+    concurrent = ("sidecar.engine=vllm_async", *EXPERTS, f"max_steps={steps}", "wait_timeout=600")
     killed = Started(run_dir, cache, *concurrent)
     program = psutil.Process(killed.process.pid)
     killed.until(lambda: steps_trained(run_dir) >= 3, "three steps")
@@ -132,7 +132,7 @@ def test_the_concurrent_engine_dies_with_its_driver_and_with_its_actor_and_the_r
     assert_nothing_is_left(family)
 
     served = "SELECT version FROM versions WHERE gap IS NOT NULL AND lineage = 2"
-    resumed = Started(run_dir, cache, *concurrent, *on_ray)
+    resumed = Started(run_dir, cache, *concurrent, apart, *on_ray)
     resumed.until(lambda: bool(query(run_dir, served)), "an engine that serves what was published again")
     raylet = psutil.Process(cluster.head_node.all_processes["raylet"][0].process.pid)
     assert named(raylet, "EngineCore") is not None

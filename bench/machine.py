@@ -5,6 +5,9 @@ from __future__ import annotations
 import platform
 import subprocess
 
+CHANGED = " with changes"
+"""Behind a commit from which the working tree differs."""
+
 
 def processor() -> str:
     """Returns the processor's own name, where the system has it."""
@@ -24,7 +27,7 @@ def commit() -> str:
         changed = _git("status", "--porcelain", "--", ".", ":!bench/runs")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return (head or "unknown") + (" with changes" if changed else "")
+    return (head or "unknown") + (CHANGED if changed else "")
 
 
 def _git(*arguments: str) -> str:

@@ -11,7 +11,8 @@ own, which this command makes (``--venv``), and is asked with each of ``--trl-ba
 `TRIAL_STEPS` steps: the fastest races, without gradient checkpointing. ``--keep DIR`` keeps what the runs leave.
 
 Every run that has ended is a line of ``--rows``. One of the same machine, side, seed and keys (rljax: and commit) is
-not made again, so that the command may be stopped and given again. Where TRL is told other things, delete its lines.
+not made again, unless changes are uncommitted: the command may be stopped and given again. Where TRL is told other
+things, delete its lines.
 
 Figures of a run:
 
@@ -20,8 +21,7 @@ Figures of a run:
 - start: from the command to the first token that it asks for; the first step's end is given beside it;
 - seconds to 0.35: from the command to the end of the first validation that is at least as good;
 - memory: the largest sum, over all processes of the command, of what they hold, each shared page counted once (PSS);
-- written: bytes that the kernel was given to store, of all of the command's processes together; left: the sizes of the
-  files that lie there at the end.
+- written: bytes that the kernel was given to store, of all of its processes; left: of the files that lie there then.
 
 rljax's compile cache is what the user of the machine has (``--cold``: an empty one).
 """
@@ -46,6 +46,7 @@ from typing import Any
 
 import psutil
 
+from bench.machine import CHANGED
 from bench.paired import CORES, commit, print_machine, print_table, processor
 from rljax.config.load import load_config
 from rljax.config.schema import Config
@@ -360,9 +361,9 @@ def race(options: argparse.Namespace, overrides: Sequence[str], root: Path) -> N
         for side in options.sides if number % 2 == 0 else options.sides[::-1]:
             case = {"side": side, "keys": [*overrides, *SIDES[side]], "cold": options.cold, "seed": seed}
             case |= {"machine": processor()} | ({} if side == "trl" else {"commit": commit()})
-            row = next(_rows(options.rows, case), None)
-            if row is None:
-                row = case | made(options, case, root)
+            known = () if CHANGED in case.get("commit", "") else _rows(options.rows, case)
+            if (row := next(iter(known), None)) is None:
+                row = made(options, case, root) | case
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             found[side].append(run := Run.of(row["run"]))

@@ -58,7 +58,8 @@ class RayCluster:
         """Joins the cluster that ``ray.address`` names, or starts one.
 
         Raises:
-            ClusterError: no cluster answers there, or the versions of Ray or Python differ.
+            ClusterError: no cluster answers there, the versions of Ray or Python differ, or this Ray cannot close a
+                cluster to others.
             ConfigError: ``ray.address`` is no address.
         """
         self._config = config
@@ -71,11 +72,11 @@ class RayCluster:
         address = cluster_address(config.ray.address)
         self.started = address is None
         keeper = ThreadPoolExecutor(1, RAY)
-        self._parts.enter_context(_silenced())
-        if self.started:
-            self._parts.enter_context(of_this_run_alone())
-        self._parts.callback(_leave, keeper)
         try:
+            self._parts.enter_context(_silenced())
+            if self.started:
+                self._parts.enter_context(of_this_run_alone())
+            self._parts.callback(_leave, keeper)
             keeper.submit(_connect, address, cpus_needed(config), runtime_env(config)).result()
             _take_back_sigterm()
         except BaseException:

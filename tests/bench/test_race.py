@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench import race as races
 from bench import race_trl
+from bench.machine import CHANGED
 from bench.race import CONFIG, Run, job_of, race, take
 from rljax.config.load import load_config
 from rljax.tasks.rewards.text import digits, exact
@@ -116,6 +117,10 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
         monkeypatch.setattr(races, of_another, lambda: "another")
         go(0)
         assert len(asked) == 6 + 2 * number, f"a run of another {of_another}"
+    monkeypatch.setattr(races, "commit", lambda: f"another{CHANGED}")
+    go(0)
+    go(0)
+    assert len(asked) == 14, "nobody knows whether the changes are the same"
 
 
 def test_what_an_unfinished_run_left_is_neither_gone_on_with_nor_deleted(tmp_path: Path) -> None:

@@ -64,12 +64,12 @@ def command(run_dir: Path, *overrides: str, config: Path = SMALLEST) -> list[str
 
 
 def run(
-    run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST, cwd: Path = ROOT
+    run_dir: Path, cache: Path, *overrides: str, failpoint: str = "", config: Path = SMALLEST
 ) -> subprocess.CompletedProcess[str]:
     """Runs to the end."""
     given, env = command(run_dir, *overrides, config=config), environment(cache, **strikes(run_dir, failpoint))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
-        process = start(given, env, cwd, out, error)
+        process = start(given, env, ROOT, out, error)
         try:
             code = process.wait(timeout=LIMIT)
         finally:

@@ -89,23 +89,23 @@ def measured(path: str) -> Measured:
             f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
         )
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
-    since = _traced_since(spans)
-    counted = undisturbed([row for row in later if window(row)[0] >= since], spans)
+    counted = undisturbed(_traced(later, spans), spans)
     windows = [window(row) for row in counted]
     flight = _Flight(spans, windows, config.sidecar.max_concurrency) if windows else None
     if len(counted) < LEAST_STEPS or flight is None or not flight.requests:
         raise ConfigError(
-            f"plan.from_run={path}: of the steps after the first {before} {len(counted)} are in the trace, compile "
-            f"nothing and are beside no validation; {LEAST_STEPS} with requests are needed for means, so let it run "
-            "longer (or raise observe.trace_events)"
+            f"plan.from_run={path}: only {len(counted)} of the steps after the first {before} are in the trace, "
+            f"compile nothing and are beside no validation; {LEAST_STEPS} with requests are needed for means, so let it "
+            "run longer (or raise observe.trace_events)"
         )
     return Measured(config, _figures(config, counted, windows, spans, flight), _fact(counted), len(counted), len(later))
 
 
-def _traced_since(spans: Sequence[Span]) -> float:
-    """Returns since when a trace has both learner and requests: it keeps the newest events of each process."""
-    kinds = [[s.start for s in spans if s.track.endswith(end)] for end in (LEARNER, REQUESTS)]
-    return max(min(starts) for starts in kinds if starts)
+def _traced(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
+    """Returns the steps that a trace has, of the learner and of others: it keeps the newest events of each process."""
+    sides = [[s for s in spans if (s.track == LEARNER) is own] for own in (True, False)]
+    covers = [_cover(side) for side in sides if side]
+    return [row for row in rows if all(cover.within([window(row)]) for cover in covers)]
 
 
 def _fact(rows: Sequence[Row]) -> Timing:

@@ -49,6 +49,11 @@ class Placement:
         """Names of all their devices."""
         return list(dict.fromkeys(name for engine in self.engines for name in engine))
 
+    @property
+    def apart(self) -> bool:
+        """Whether each engine has accelerators that nothing else of the run computes on."""
+        return self.platform != "cpu" and not self.shared and self.fullest == 1
+
     def on(self, name: str) -> int:
         """Returns how many of them are on a device."""
         return sum(name in names for names in self.engines)

@@ -72,7 +72,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     yield from _run(estimate, target, placement)
     yield from _memory(estimate, target, stored)
     yield from _speed(estimate, target)
-    yield from describe_time(config, target.hardware.platform)
+    yield from describe_time(config, isinstance(placement, Placement) and placement.apart)
     peaks = []
     for said in _programs(estimate, target) if isinstance(placement, Placement) else ():
         if isinstance(said, Compiled):

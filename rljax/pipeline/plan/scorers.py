@@ -52,7 +52,9 @@ def _judges(estimate: Estimate, target: Target, placement: Placement) -> list[Sc
         own = not ENGINES[sidecar.engine].in_process or config.launcher == "ray"
         room = engine_room(judged, target) if own else _shared_room(config, target)
         fills = room if not ENGINES[sidecar.engine].in_process and placed.platform == "gpu" else None
-        kinds = Estimate(judged, architecture, judged.learner.mesh, estimate.platform).engine(fills)
+        kinds = Estimate(judged, architecture, judged.learner.mesh, estimate.platform).engine(
+            fills, on_host=placed.platform == "cpu"
+        )
         kinds.pop(NEXT, None)  # its weights are fixed
         count = f"{sidecar.num_engines} × {sidecar.engine}"
         asked = f"{sidecar.max_concurrency} requests of up to {judged.context} tokens"

@@ -158,9 +158,9 @@ def one_more_engine(config: Config) -> Split | None:
     return next((replace(split, more=True) for split in more), None)
 
 
-def neighbours(config: Config, platform: str) -> Iterator[Split]:
-    """Yields the splits beside the present one, on devices of this platform: those that change one thing, and that a
-    run would take.
+def neighbours(config: Config, apart: bool) -> Iterator[Split]:
+    """Yields the splits beside the present one: those that change one thing, and that a run would take; ``apart``:
+    engines have accelerators of their own, which may be the learner's instead.
     """
     alpha, interval, sidecar = config.async_generation_ratio, config.sync_interval, config.sidecar
     free = config.max_staleness is None
@@ -175,15 +175,16 @@ def neighbours(config: Config, platform: str) -> Iterator[Split]:
     redundancy = config.rollout.train_env_manager.group_size_redundancy
     spare = _changed(config, {"rollout.train_env_manager.group_size_redundancy": redundancy + 1})
     yield from (replace(split, drops=True) for split in spare)
-    yield from _devices_moved(config, platform)
+    if apart:
+        yield from _devices_moved(config)
 
 
-def _devices_moved(config: Config, platform: str) -> Iterator[Split]:
+def _devices_moved(config: Config) -> Iterator[Split]:
     """Yields splits with devices of the learner given to engines, and the other way: one axis of its mesh is cut by
-    two, or doubled. A CPU is one device, however many engines it has: a learner has no more of it.
+    two, or doubled.
     """
     mesh, each = config.learner.mesh, config.sidecar.tensor_parallel_size
-    first = "fsdp" if mesh.size == 1 and platform != "cpu" else None
+    first = "fsdp" if mesh.size == 1 else None
     for axis in ("data", "fsdp"):
         size = getattr(mesh, axis)
         for other in (size // 2, size * 2):

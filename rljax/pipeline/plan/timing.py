@@ -16,8 +16,8 @@ PRESENT = "as configured"
 _COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
 
 
-def describe_time(config: Config, platform: str) -> Iterator[str]:
-    """Yields the lines of a plan on time, of devices of this platform.
+def describe_time(config: Config, apart: bool) -> Iterator[str]:
+    """Yields the lines of a plan on time; ``apart``: engines have accelerators of their own.
 
     Raises:
         ConfigError: ``plan.from_run`` is no run, or has too few steps.
@@ -29,11 +29,11 @@ def describe_time(config: Config, platform: str) -> Iterator[str]:
     if config.plan.from_run is not None:
         run = measured(config.plan.from_run)
         yield from _compared(run, config)
-        yield from _table(config, with_given(config, run.figures), platform)
+        yield from _table(config, with_given(config, run.figures), apart)
     elif (figures := given_figures(config)) is not None:
         if figures.taken:
             yield f"time     taken, since nobody says otherwise: {', '.join(figures.taken)}"
-        yield from _table(config, figures, platform)
+        yield from _table(config, figures, apart)
     else:
         yield (
             "time     unknown: write plan.from_run=RUN of a run that has been, or plan.learner_tokens_per_second and "
@@ -62,13 +62,13 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
     )
 
 
-def _table(config: Config, figures: Figures, platform: str) -> Iterator[str]:
+def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
     present = Split((), config)
     count = config.plan.steps
     yield f"time     of {count} simulated steps, without validations: as configured, and with one thing changed"
     yield _COLUMNS
     found: list[tuple[Split, Timing]] = []
-    for split in (present, *neighbours(config, platform)):
+    for split in (present, *neighbours(config, apart)):
         found.append((split, timed(split, figures)))
         yield _row(*found[-1])
     if (more := one_more_engine(config)) is not None:

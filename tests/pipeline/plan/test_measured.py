@@ -81,7 +81,7 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
     one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
     assert one == (pytest.approx(1.0), pytest.approx(10.0))  # with 20 for each prompt
     assert two == (pytest.approx(2.0), pytest.approx(20.0))
-    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4)), "cpu"))
+    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4)), apart=False))
     assert "an engine 5 at 1, " in said
     assert " 10 at 2 requests" in said
 
@@ -141,14 +141,16 @@ def test_speeds_are_those_of_what_is_in_flight_wherever_it_began(tmp_path: Path)
 
 
 def test_steps_that_the_trace_has_lost_do_not_count(tmp_path: Path) -> None:
-    """Replies grow from 40 to 80 tokens; a trace keeps its newest events, of the last eight steps here."""
+    """Replies grow from 40 to 80 tokens; a trace keeps its newest events, here of the last eight steps, and of the run
+    before it was resumed, which was whole.
+    """
     run = tmp_path / "run"
     with traced(run) as written:
         rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
-        for row in rows[:8]:
+        for row in rows[2:8]:
             row |= {"tokens/sampled": 320.0, "tokens/all": 400.0}
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for step in range(8, 16):
+        for step in (0, 1, *range(8, 16)):
             since = 1e9 + 10.0 * step
             written.span("learner", f"train step {step}", since, since + 4.0)
             written.in_flight("explorer engine 0 · requests", f"{step}", since, since + 5.0, tokens=80)
@@ -182,7 +184,9 @@ def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"plan.from_run=.*no run with metrics"):
         measured(str(tmp_path / "nothing"))
     write_run(tmp_path / "short", config_with(), steps=5)
-    with pytest.raises(ConfigError, match=r"after the first 4 0 are in the trace, .*; 4 with requests are needed"):
+    with pytest.raises(
+        ConfigError, match=r"only 0 of the steps after the first 4 are in .*; 4 with requests are needed"
+    ):
         measured(str(tmp_path / "short"))
     write_run(tmp_path / "blind", config_with(), trace=False)
     with pytest.raises(ConfigError, match="there is no trace of requests"):

@@ -82,8 +82,8 @@ def test_given_figures_go_before_those_of_a_run() -> None:
     assert other.load_seconds == 9.0
 
 
-def changes(config: Config) -> set[str]:
-    return {" ".join(split.changes) for split in neighbours(config, "cpu")}
+def changes(config: Config, *, apart: bool = False) -> set[str]:
+    return {" ".join(split.changes) for split in neighbours(config, apart=apart)}
 
 
 def test_neighbours_change_one_thing_and_are_what_a_run_would_take() -> None:
@@ -103,7 +103,8 @@ def test_neighbours_change_one_thing_and_are_what_a_run_would_take() -> None:
 def test_devices_go_from_the_learner_to_engines_and_back() -> None:
     learner = LearnerConfig(max_tokens_per_row=101, mesh=MeshConfig(fsdp=4), rows_per_microbatch=8)
     config = config_with(learner=learner, sidecar=SidecarConfig(engine="vllm", num_engines=5, max_concurrency=8))
-    moved = {" ".join(split.changes): split for split in neighbours(config, "cpu") if "mesh" in " ".join(split.changes)}
+    found = {" ".join(split.changes): split for split in neighbours(config, apart=True)}
+    moved = {name: split for name, split in found.items() if "mesh" in name}
     assert {name: split.config.learner.mesh.size for name, split in moved.items()} == {
         "learner.mesh.fsdp=2 sidecar.num_engines=7": 2,
         "learner.mesh.fsdp=8 sidecar.num_engines=1": 8,
@@ -112,10 +113,10 @@ def test_devices_go_from_the_learner_to_engines_and_back() -> None:
     assert more is not None
     assert (more.changes, more.more) == (("sidecar.num_engines=6",), True)
     alone = config_with(sidecar=SidecarConfig(engine="vllm", num_engines=7, max_concurrency=8))
-    assert [
-        [" ".join(split.changes) for split in neighbours(alone, platform) if "mesh" in " ".join(split.changes)]
-        for platform in ("gpu", "cpu")
-    ] == [["learner.mesh.fsdp=2 sidecar.num_engines=6"], []]
+    assert [[change for change in changes(alone, apart=apart) if "mesh" in change] for apart in (True, False)] == [
+        ["learner.mesh.fsdp=2 sidecar.num_engines=6"],
+        [],
+    ]
     named = SidecarConfig(engine="vllm", devices="gpu:1", max_concurrency=8)
     assert one_more_engine(config_with(sidecar=named)) is None, "where one GPU is named"
 
@@ -177,9 +178,9 @@ def test_other_intervals_have_engines_that_are_as_fast_on_average(interval: int)
 
 
 def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path) -> None:
-    (line,) = describe_time(config_with(PlanConfig()), "cpu")
+    (line,) = describe_time(config_with(PlanConfig()), apart=False)
     assert line.startswith("time     unknown: write plan.from_run=RUN")
-    said = list(describe_time(config_with(), "cpu"))
+    said = list(describe_time(config_with(), apart=False))
     assert said[0].startswith(
         "time     taken, since nobody says otherwise: replies of 80 tokens (plan.response_tokens)"
     )
@@ -189,7 +190,7 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
     assert said[-1].startswith("recommended: --config.async_generation_ratio=1: 4")
     write_run(tmp_path / "run", config_with(async_generation_ratio=1.0))
     plan = PlanConfig(from_run=str(tmp_path / "run"), steps=4)
-    said = list(describe_time(config_with(plan, async_generation_ratio=1.0), "cpu"))
+    said = list(describe_time(config_with(plan, async_generation_ratio=1.0), apart=False))
     assert said[0].startswith("measured ")
     assert said[1].startswith("predicted ")
     assert "in fact 10 (" in said[1]

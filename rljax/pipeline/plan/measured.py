@@ -95,7 +95,7 @@ def measured(path: str) -> Measured:
     if len(counted) < LEAST_STEPS or flight is None or not flight.requests:
         raise ConfigError(
             f"plan.from_run={path}: only {len(counted)} of the steps after the first {before} are in the trace, "
-            f"compile nothing and are beside no validation; {LEAST_STEPS} with requests are needed for means, so let it "
+            f"compile nothing and are beside no validation; {LEAST_STEPS} with requests are needed for means; let it "
             "run longer (or raise observe.trace_events)"
         )
     return Measured(config, _figures(config, counted, windows, spans, flight), _fact(counted), len(counted), len(later))

@@ -51,7 +51,7 @@ class Placement:
 
     @property
     def apart(self) -> bool:
-        """Whether each engine has accelerators that nothing else of the run computes on."""
+        """True where each engine has accelerators that nothing else of the run computes on."""
         return self.platform != "cpu" and not self.shared and self.fullest == 1
 
     def on(self, name: str) -> int:

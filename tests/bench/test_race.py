@@ -93,6 +93,7 @@ def test_a_race_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatc
         return Run(0.0, 1.0, 9.0, (2.0, 3.0), ((1.5, 0, 0.2),), 1.0, 1.0, 1.0, float(len(asked)))
 
     monkeypatch.setattr(races, "run_rljax", run)
+    monkeypatch.setattr(races, "commit", lambda: "clean")
     file, sides = tmp_path / "rows.jsonl", ["rljax", "rljax_alpha1"]
 
     def go(*seeds: int, keys: tuple[str, ...] = ("max_steps=2",)) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rljax.config.schema import Config
 from rljax.pipeline.plan.figures import Figures, given_figures, with_given
 from rljax.pipeline.plan.measured import Measured, measured
-from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, timed
+from rljax.pipeline.plan.splits import Split, Timing, counted_steps, neighbours, one_more_engine, timed
 
 NEAR = 0.02
 """Share of the time by which splits are as good as each other: then the one with the fresher tokens is."""
@@ -63,15 +63,18 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
 
 
 def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
-    present = Split((), config)
-    count = config.plan.steps
-    yield f"time     of {count} simulated steps, without validations: as configured, and with one thing changed"
+    splits, more = (Split((), config), *neighbours(config, apart)), one_more_engine(config)
+    _, count = counted_steps(config)
+    yield (
+        f"time     of {count} simulated steps (plan.steps), without validations: as configured, and with one thing "
+        f"changed, {len(splits) + (more is not None)} rows"
+    )
     yield _COLUMNS
     found: list[tuple[Split, Timing]] = []
-    for split in (present, *neighbours(config, apart)):
+    for split in splits:
         found.append((split, timed(split, figures)))
         yield _row(*found[-1])
-    if (more := one_more_engine(config)) is not None:
+    if more is not None:
         larger = timed(more, figures)
         yield _row(more, larger)
         bought = round(1 - larger.step / found[0][1].step, 2) + 0.0  # no -0%

@@ -224,8 +224,7 @@ class Trainer:
             failpoint("lease")
             asked, found = time.perf_counter(), leases.lease(self._db, self._lineage)
             if isinstance(found, LeasedBatch):
-                clock.add(f"wait/{kind}", since)
-                since = clock.add("wait", since)
+                since = clock.add("lease", since)
                 self._observers.span(LEDGER, since - asked)
                 self._observers.span(f"wait for {kind}", since - kind_since)
                 self._observers.span("wait for a batch", since - begin, step=found.step)

@@ -18,6 +18,7 @@ STEP_KEYS = {
     "staleness/max",
     "time/step",
     "time/wait",
+    "time/lease",
     "tokens_per_second",
     "bound/fraction",
     "parity/max_abs_logprob_gap",

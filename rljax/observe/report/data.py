@@ -16,7 +16,7 @@ from rljax.observe.samples import Sample
 from rljax.observe.trace_read import read_spans
 
 NOT_A_SPLIT = ("time/step", "time/engine_busy")
-SPLIT_ORDER = ("train", "wait", "publish", "checkpoint", "report")
+SPLIT_ORDER = ("train", "wait", "lease", "publish", "checkpoint", "report")
 WHOLE_REWARD = ("reward/mean", "reward/std", "reward/flat_groups")
 """Metrics of the reward as a whole; the others are of its parts."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-PARTS = ("wait", "train", "publish", "checkpoint", "report")
+PARTS = ("wait", "lease", "train", "publish", "checkpoint", "report")
 """Parts of a step that have a metric each; the last is of the row before, which is written as the step begins."""
 
 

@@ -18,6 +18,7 @@ from plotly.offline import get_plotlyjs
 from rljax.observe.metrics import MetricsLog
 from rljax.observe.report.data import RunData, chosen_samples, flat, outlooks, time_split, waits
 from rljax.observe.report.plots import binned, smooth
+from rljax.observe.report.sections import speed
 from tests.observe.report_pages import checked, figure, figures, numbers, written
 
 AUDIT: dict[str, Any] = {
@@ -182,6 +183,16 @@ def test_one_more_engine_by_hand() -> None:
     assert outlooks(data([])) == []
     assert outlooks(data(rows, {"algorithm": {"expert_data_ratio": 1.0}})) == [], "engines only validate"
     assert data(rows).values("reward/mean") == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "said"), [(0.5, "what the learner waits for."), (0.1, "what else it does in a step;")]
+)
+def test_where_more_is_to_be_gained_is_where_the_time_is(waits: float, said: str) -> None:
+    """A step of 1 s with 0.4 of training and 0.2 of an engine: 0.6 are left, which it waits for or works."""
+    row = {"time/step": 1.0, "time/train": 0.4, "time/wait": wait, "time/engine_busy": 0.2}
+    rows = [row | {"step": step} for step in range(1, 11)]
+    assert f"more to gain from {said}" in speed(data(rows, {"sidecar": {"num_engines": 1}}))["verdict"]
 
 
 def test_waits_and_time_split_by_hand() -> None:

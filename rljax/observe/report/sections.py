@@ -144,6 +144,7 @@ def speed(data: RunData) -> Context:
     """Returns the learner's waits by reason, and the speed to be expected of more engines."""
     found, wall, ahead = waits(data), sum(data.values("time/step")), outlooks(data)
     longest = max(found.values(), default=0.0)
+    step, waited = (typical(data.rows, f"time/{name}") for name in ("step", "wait"))
     rows = [
         {
             "reason": WAIT_REASONS.get(reason, reason),
@@ -157,11 +158,11 @@ def speed(data: RunData) -> Context:
         "waits": rows,
         "waited_known": bool(data.values("time/wait")),
         "outlooks": ahead,
-        "verdict": _verdict(ahead, typical(data.rows, "time/step")) if ahead else "",
+        "verdict": _verdict(ahead, step, waited or 0.0) if ahead else "",
     }
 
 
-def _verdict(found: Sequence[Outlook], step: float | None) -> str:
+def _verdict(found: Sequence[Outlook], step: float | None, waited: float) -> str:
     now, next_one = found[0], found[1]
     if next_one.gain > 1.02:
         least = seconds(next_one.least_step)
@@ -169,7 +170,11 @@ def _verdict(found: Sequence[Outlook], step: float | None) -> str:
     else:
         text = "One more engine would buy nothing: training is the longer side."
     if step is not None and step > 1.25 * now.least_step:
-        text += f" A step takes {seconds(step)} now, so there is more to gain from what the learner waits for."
+        most_is_waiting = waited > (step - now.least_step) / 2
+        rest = (
+            "what the learner waits for" if most_is_waiting else "what else it does in a step; see the budget of a step"
+        )
+        text += f" A step takes {seconds(step)} now, so there is more to gain from {rest}."
     return text + " Engines that share the learner's cores or chips buy less."
 
 

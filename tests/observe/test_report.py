@@ -186,9 +186,9 @@ def test_one_more_engine_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits", "said"), [(0.5, "what the learner waits for."), (0.1, "what else it does in a step;")]
+    ("wait", "said"), [(0.5, "what the learner waits for."), (0.1, "what else it does in a step;")]
 )
-def test_where_more_is_to_be_gained_is_where_the_time_is(waits: float, said: str) -> None:
+def test_where_more_is_to_be_gained_is_where_the_time_is(wait: float, said: str) -> None:
     """A step of 1 s with 0.4 of training and 0.2 of an engine: 0.6 are left, which it waits for or works."""
     row = {"time/step": 1.0, "time/train": 0.4, "time/wait": wait, "time/engine_busy": 0.2}
     rows = [row | {"step": step} for step in range(1, 11)]

@@ -13,7 +13,6 @@ import ray
 
 KNOWN = "2.60.0"
 """Version of Ray whose own names are used here."""
-LOADER = "AuthenticationTokenLoader"
 
 
 class ClusterError(RuntimeError):
@@ -32,7 +31,10 @@ def of_this_run_alone() -> Iterator[None]:
     """
     constants: Any = ray._private.ray_constants
     raylet: Any = ray._raylet
-    closing = {constants: ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"), raylet: ("Config", LOADER)}
+    closing = {
+        constants: ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
+        raylet: ("Config", "AuthenticationTokenLoader"),
+    }
     if missing := [name for owner, names in closing.items() for name in names if not hasattr(owner, name)]:
         raise ClusterError(
             f"launcher=ray: Ray {ray.__version__} has no {', '.join(missing)}, by which a run closes its cluster to "
@@ -49,7 +51,7 @@ def of_this_run_alone() -> Iterator[None]:
 
     def take_effect() -> None:
         raylet.Config.initialize("")
-        getattr(raylet, LOADER).instance().reset_cache()
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     with replaced(constants, "ENABLE_RAY_CLUSTER", False), _lean():
         try:

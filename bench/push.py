@@ -1,7 +1,7 @@
 """Seconds of a push of weights, from the learner's state to an engine that samples from it, and the pause it makes.
 
     python -m bench.push [--quick] [--pushes N] [--models NAME ...] [--changed SHARE] [--dtype DTYPE]
-                         [--policy POLICY | --rank RANK] [--in-place]
+                         [--policy POLICY | --rank RANK] [--in-place] [--requests N]
 
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or
@@ -24,8 +24,9 @@ pause: the largest gap between two tokens of the running requests during the pus
 it is a part of the load, or one prefill of all that they have so far, and in place both; "usual gap" is the mean of
 those before the push.
 
-With ``--dtype fp32`` it is that for a processor that does not multiply bfloat16; with ``--in-place`` vLLM has no second
-set of weights (``sidecar.double_buffer=False``).
+On a processor that does not multiply bfloat16 requests take seconds for a token: there ``--dtype fp32`` has the pause,
+and ``--requests 0`` the rest in bfloat16. With ``--in-place`` vLLM has no second set of weights
+(``sidecar.double_buffer=False``).
 
 Below the table is what a machine takes for as many bytes, at rest: to copy them in memory, and to write them to one
 file and sync it. Pages that a virtual machine's host has yet to give it make either several times as long.
@@ -110,17 +111,18 @@ class Pusher:
     changed: float
     policy: UpdatePolicy
     dtype: str
+    requests: int
     _requests: list[asyncio.Future[Any]] = field(default_factory=list)
 
     async def push(self, version: int, channel: str) -> dict[str, float]:
         """Pushes one version with requests in flight; returns its `PARTS`: MB, and seconds."""
-        running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(REQUESTS)]
+        running = [asyncio.ensure_future(self.engine.generate(self._request(version, i))) for i in range(self.requests)]
         self._requests[:] = running
         if version:
             await self._gaps(GAPS_AFTER)
         change(self.learner, self.changed, version)
         await self._gaps(int(version > 0))  # those of the change are not the push's
-        usual = await self._gaps(GAPS_BEFORE) if version else {"gaps": 1.0, "gap_seconds": 0.0}
+        usual = {"gaps": 1.0, "gap_seconds": 0.0} | (await self._gaps(GAPS_BEFORE) if version else {})
         begin, cpu, publisher = time.perf_counter(), time.process_time(), self.publishers[channel]
         tensors = publisher.take(self.learner.export(self.dtype))
         size = sum(array.nbytes for array in tensors.values())
@@ -132,7 +134,7 @@ class Pusher:
         await self.engine.update_weights(WeightUpdate(version, 1, path, self.policy))
         end = time.perf_counter()
         seen = await self._gaps(GAPS_AFTER, await self._gaps(0))
-        await self.engine.abort([f"{version}/{i}" for i in range(REQUESTS)])
+        await self.engine.abort([f"{version}/{i}" for i in range(self.requests)])
         await asyncio.gather(*running)
         publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
         megabytes = 1e-6 * publisher.metrics.get("publish/bytes", float(size))
@@ -148,7 +150,7 @@ class Pusher:
             for name, value in (await self.engine.status()).details.items():
                 known = total.get(name, 0.0)
                 total[name] = known + value if name.startswith("gap") else max(known, value)
-            if total.get("gaps", 0.0) >= ended:
+            if total.get("gaps", 0.0) >= ended or not self._requests:
                 return total
             if all(request.done() for request in self._requests):
                 raise RuntimeError("the requests ended before the push did: NEW_TOKENS is too small for this machine")
@@ -238,6 +240,7 @@ async def measure(
     architecture: Architecture,
     pushes: int,
     share: float,
+    requests: int,
 ) -> tuple[dict[str, dict[str, float]], list[tuple[float, float]]]:
     """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after all turns but one."""
     run = RunDir.create(config)
@@ -262,7 +265,9 @@ async def measure(
     rest: list[tuple[float, float]] = []
     try:
         policy = UpdatePolicy(config.sidecar.update_policy)
-        pusher = Pusher(learner, engine, publishers, architecture.vocab_size, share, policy, config.engine_dtype)
+        pusher = Pusher(
+            learner, engine, publishers, architecture.vocab_size, share, policy, config.engine_dtype, requests
+        )
         for turn in range(pushes + 1):
             for number, channel in enumerate(channels):
                 seconds = await pusher.push(turn * len(channels) + number, channel)
@@ -275,7 +280,7 @@ async def measure(
         for publisher in publishers.values():
             publisher.close()
     medians = {
-        name: {part: statistics.median(s[part] for s in all_) for part in (*PARTS, *GAPS)}
+        name: {part: statistics.median(s.get(part, 0.0) for s in all_) for part in (*PARTS, *GAPS)}
         for name, all_ in found.items()
     }
     return medians, rest
@@ -284,7 +289,7 @@ async def measure(
 def show(
     found: Mapping[str, Mapping[str, Mapping[str, float]]],
     rest: Mapping[str, Sequence[tuple[float, float]]],
-    dtype: str,
+    title: str,
     megabytes: Mapping[str, float],
 ) -> None:
     """Prints a row for each model and channel; the last column is what each gigabyte more
@@ -301,7 +306,7 @@ def show(
             rows.append([name, channel, megabytes[name], *(seconds[part] for part in (*PARTS, *GAPS)), more])
         smaller = name
     columns = ("model", "channel", "MB", *PARTS, "pause", "usual gap", "s per GB more")
-    print_table(f"a push in {dtype}, seconds; {REQUESTS} requests in flight", columns, rows)
+    print_table(title, columns, rows)
     for name, at_rests in rest.items():
         copied, file = (
             f"{statistics.median(each):.3f} s (at most {max(each):.3f})" for each in zip(*at_rests, strict=True)
@@ -318,6 +323,8 @@ def main() -> None:
     parser.add_argument("--policy", default="in_flight", choices=("in_flight", "keep_kv"), help="requests at an update")
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"), help="fp32: without deltas")
     parser.add_argument("--in-place", action="store_true", help="of vLLM's weights, not beside those in use")
+    counts = range(REQUESTS + 1)
+    parser.add_argument("--requests", type=int, default=REQUESTS, choices=counts, metavar="N", help="0 to 8, in flight")
     parser.add_argument("--rank", type=int, help="of an adapter, of which versions are pinned")
     options = parser.parse_args()
     if options.rank and (options.in_place or options.dtype != "bf16"):
@@ -341,11 +348,12 @@ def main() -> None:
             config = config_of(Path(root) / name, policy, options.rank, options.dtype, options.in_place)
             pushes = 2 if options.quick else options.pushes
             found[name], rest[name] = asyncio.run(
-                measure(config, engine_launcher, architecture, pushes, options.changed)
+                measure(config, engine_launcher, architecture, pushes, options.changed, options.requests)
             )
             jax.clear_caches()
     width = 1e-6 * BYTES[options.dtype]
-    show(found, rest, options.dtype, {name: width * parameters(architecture) for name, architecture in models.items()})
+    title = f"a push in {options.dtype}, seconds; {options.requests} requests in flight"
+    show(found, rest, title, {name: width * parameters(architecture) for name, architecture in models.items()})
 
 
 def parameters(architecture: Architecture) -> int:

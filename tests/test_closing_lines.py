@@ -10,12 +10,23 @@ import pytest
 from rljax.commands import _closing_lines
 
 AUDIT = {
-    **dict.fromkeys(("claimed", "trained", "open", "demonstrations", "trained_twice", "max_staleness"), 0),
+    **dict.fromkeys(("claimed", "trained", "open", "demonstrations", "retired", "trained_twice", "max_staleness"), 0),
     "dropped": {},
     "filtered": {},
     "staleness_bound": 0,
     "balanced": True,
 }
+
+
+def test_what_a_restart_had_sampled_again_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    for retired, said in (
+        (0, "0 filtered; trained_twice 0"),
+        (3, "; 3 sampled again after a restart; trained"),
+    ):
+        (tmp_path / "audit.json").write_text(json.dumps(AUDIT | {"retired": retired}))
+        assert _closing_lines(tmp_path) == 0
+        assert said in capsys.readouterr().out
 
 
 def test_a_validation_without_a_score_is_none_of_the_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

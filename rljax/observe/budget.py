@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rljax.observe import parts, trace_read
 from rljax.observe.metrics import Row
-from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
+from rljax.observe.steps import VALIDATION, Cover, Window, traced, undisturbed, window
 from rljax.observe.trace_read import Span
 
 COMPUTING, AGAIN, PACKING, TRANSFER = "computing", "prefill after an update", "packing", "transfer"
@@ -90,7 +90,7 @@ class Without:
 def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
     """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, of which the
     trace knows everything of the learner; over all of those where none is. Of another process count those steps that
-    began between its first span and its last, an engine's or its explorer's. Empty without a trace of a learner.
+    began after its first span and in which the trace has it, or an engine's explorer. Empty without one of a learner.
 
     Args:
         rows: of the metrics, one a step.
@@ -100,18 +100,15 @@ def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
     if LEARNER not in tracks:
         return ()
     known = {process: _layers(process, tracks) for process in _processes(tracks)}
-    lives = {process: _life(process, tracks) for process in known}
-    within = [row for row in rows if row.get("time/step") and window(row)[0] >= lives[LEARNER, LEARNER][0]]
-    windows = [window(row) for row in undisturbed(within, spans) or within]
-    if not windows:
+    steps = _steps_of((LEARNER, LEARNER), [row for row in rows if row.get("time/step")], tracks)
+    counted = undisturbed(steps, spans) or steps
+    if not counted:
         return ()
     found = []
     for kind in (LEARNER, ENGINES, EXPLORERS):
         each = []
         for process, layers in known.items():
-            begin, end = lives[process]
-            own = [one for one in windows if begin <= one[0] <= end]
-            if process[0] == kind and own:
+            if process[0] == kind and (own := [window(row) for row in _steps_of(process, counted, tracks)]):
                 spent = account(own, *layers)
                 each.append([replace(part, seconds=part.seconds / len(own)) for part in spent])
         if each:
@@ -201,14 +198,16 @@ def _own(process: _Process, tracks: _Tracks) -> list[str]:
     return [LEARNER] if kind == LEARNER else [track for track in tracks if track.rpartition(" · ")[0] == name]
 
 
-def _life(process: _Process, tracks: _Tracks) -> Window:
-    """Returns the start of a process's first span and the end of its last, of an engine of its explorer's too."""
+def _steps_of(process: _Process, rows: Sequence[Row], tracks: _Tracks) -> list[Row]:
+    """Returns the steps that began after the first span of a process and in which the trace has any: of an engine, its
+    own or its explorer's.
+    """
     kind, name = process
     spans = [span for track in _own(process, tracks) for span in tracks[track]]
-    ends = [span.end for span in spans]
+    begun = min(span.start for span in spans)
     if kind == ENGINES and (owner := _owner(name, tracks)):
-        ends += [span.end for track in _own((EXPLORERS, owner), tracks) for span in tracks[track]]
-    return min(span.start for span in spans), max(ends)
+        spans += [span for track in _own((EXPLORERS, owner), tracks) for span in tracks[track]]
+    return [row for row in traced(rows, spans) if window(row)[0] >= begun]
 
 
 def _owner(engine: str, tracks: _Tracks) -> str:

@@ -38,6 +38,14 @@ def undisturbed(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
     return [row for row in like if row["time/step"] <= ODD * middle]
 
 
+def traced(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
+    """Returns the steps in which any of these spans was: a trace keeps the newest events of each process, also of each
+    life of a run.
+    """
+    cover = Cover((s.start, s.end) for s in spans)
+    return [row for row in rows if cover.within([window(row)])]
+
+
 class Cover:
     """Times that any of some intervals cover, however they nest and overlap."""
 

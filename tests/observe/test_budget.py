@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -215,10 +216,20 @@ def test_steps_beside_a_validation_or_before_the_trace_begins_do_not_count() -> 
     later = spans_of("learner", ("update", 125.0, 130.0))  # it lives on: no step is left out for that
     (learner, *_) = budgets(rows, [*HAND, *validated, *later])
     assert learner == budgets([rows[1]], HAND)[0]
-    engine = budgets([rows[2]], [*HAND, *validated])[1]
+    trained = spans_of("learner", ("update", 111.0, 112.0))
+    engine = budgets([rows[2]], [*HAND, *validated, *trained])[1]
     assert ("validating", VALIDATING, 3.0) in [(part.name, part.kind, part.seconds) for part in engine.parts]
     assert budgets(rows, spans_of("explorer · loop", ("Python", 90.0, 91.0))) == ()
     assert budgets([], HAND) == ()
+
+
+def test_steps_of_a_life_whose_end_the_trace_has_lost_do_not_count() -> None:
+    """A trace keeps the newest events of each process, but whoever resumes a run writes one of its own beside it."""
+    rows = [row(step, 110.0 + 10.0 * (step - 8), 10.0) for step in (8, 9, 10)]
+    again = [replace(span, start=span.start + 20.0, end=span.end + 20.0) for span in (*LEARNER_SPANS, *ENGINE_SPANS)]
+    found = budgets(rows, [*HAND, *again])
+    assert [budget.step for budget in found] == pytest.approx([10.0] * 3)
+    assert [seconds_of(budget) for budget in found] == [seconds_of(budget) for budget in budgets(rows[:1], HAND)]
 
 
 def test_engines_are_a_mean_and_one_waits_for_what_another_has() -> None:

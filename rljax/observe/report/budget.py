@@ -100,8 +100,8 @@ def _verdict(found: tuple[Budget, ...]) -> str:
     now, by = rows[0], {budget.process: budget for budget in found}
     step, training, generation = by[LEARNER].step, by[LEARNER].work, by[ENGINES].work
     return (
-        f"A step takes {seconds(step)}. The learner works for T = {seconds(training)} of it and an engine for "
-        f"G = {seconds(generation)}: side by side they could do with {seconds(now.least)}, {now.bound:.2f} times as "
-        f"fast as in turns, and this run is at {now.least / step:.0%} of that. The last columns say what both would be "
-        "without a part."
+        f"A step takes {seconds(step)}. The learner has work for {seconds(training)} of it and an engine for "
+        f"{seconds(generation)}: side by side they could do with {seconds(now.least)}, {now.bound:.2f} times as fast "
+        f"as in turns, and this run is at {now.least / step:.0%} of that. Here all counts that is not waiting; “Of the "
+        "bound” above counts training and sampling alone. The last columns say what both would be without a part."
     )

@@ -15,7 +15,7 @@ from rljax.config.schema import Config
 from rljax.observe.budget import LEARNER
 from rljax.observe.metrics import Row, read_metrics
 from rljax.observe.parts import BEFORE, PROBE
-from rljax.observe.steps import VALIDATION, Cover, Window, undisturbed, window
+from rljax.observe.steps import VALIDATION, Cover, Window, traced, undisturbed, window
 from rljax.observe.trace_read import (
     ATTEMPTS,
     COMPUTATION,
@@ -89,7 +89,11 @@ def measured(path: str) -> Measured:
             f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
         )
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
-    counted = undisturbed(_traced(later, spans), spans)
+    kept = later
+    for own in (True, False):  # both sides, the learner and the others, are in the trace
+        side = [s for s in spans if (s.track == LEARNER) is own]
+        kept = traced(kept, side) if side else kept
+    counted = undisturbed(kept, spans)
     windows = [window(row) for row in counted]
     flight = _Flight(spans, windows, config.sidecar.max_concurrency) if windows else None
     if len(counted) < LEAST_STEPS or flight is None or not flight.requests:
@@ -99,13 +103,6 @@ def measured(path: str) -> Measured:
             "run longer (or raise observe.trace_events)"
         )
     return Measured(config, _figures(config, counted, windows, spans, flight), _fact(counted), len(counted), len(later))
-
-
-def _traced(rows: Sequence[Row], spans: Sequence[Span]) -> list[Row]:
-    """Returns the steps that a trace has, of the learner and of others: it keeps the newest events of each process."""
-    sides = [[s for s in spans if (s.track == LEARNER) is own] for own in (True, False)]
-    covers = [_cover(side) for side in sides if side]
-    return [row for row in rows if all(cover.within([window(row)]) for cover in covers)]
 
 
 def _fact(rows: Sequence[Row]) -> Timing:

@@ -339,3 +339,8 @@ def _engines_share(estimate: Estimate, target: Target, placement: Placement) -> 
         if least(cut) <= engine_room(cut.config, target):
             return f"sidecar.tensor_parallel_size={size}"
     return ""
+
+
+def hosts_of(estimate: Estimate, target: Target) -> int:
+    """Returns how many processes the learner is, or has to be."""
+    return max(estimate.config.learner.hosts.number, target.hosts(estimate.mesh.size))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 
-from rljax.config.chips import Chip, chip_named
+from rljax.config.chips import chip_named
 from rljax.config.distill import TEACHERS
 from rljax.config.engines import ENGINES
 from rljax.config.refusals import Refusals, changed, joined, refused_by
@@ -31,15 +31,16 @@ from rljax.pipeline.plan.placement import (
     Placement,
     engine_room,
     handed_over,
+    hosts_of,
     learner_names,
     place_engines,
     pools,
     shares_base,
 )
 from rljax.pipeline.plan.scorers import place_scorers
+from rljax.pipeline.plan.speed import describe_speed
 from rljax.pipeline.plan.targets import GIB, MACHINE, Target, devices_of, find_target
-from rljax.pipeline.plan.timing import describe_time
-from rljax.pipeline.plan.traffic import Sent, traffic, version_traffic
+from rljax.pipeline.plan.timing import describe_time, run_before, time_is_known
 from sidecar.errors import first_line
 
 COUNTS = (1, 2, 4, *range(MACHINE, 129, MACHINE))
@@ -57,7 +58,11 @@ def plan(config: Config) -> Iterator[str | bool]:
     config = dataclasses.replace(config, mode="both")
     if config.plan.target == "here":
         share_gpu_memory(config)
-    target = find_target(config)
+    target, run = find_target(config), None
+    try:
+        run = run_before(config)
+    except ConfigError as error:
+        refused.append(error)
     try:
         architecture, scorers = read_models(config)
         stored = [stored_sizes(config.model, config.seed, architecture)]
@@ -71,8 +76,10 @@ def plan(config: Config) -> Iterator[str | bool]:
     placement = _placed(estimate, target)
     yield from _run(estimate, target, placement)
     yield from _memory(estimate, target, stored)
-    yield from _speed(estimate, target)
-    yield from describe_time(config, isinstance(placement, Placement) and placement.apart)
+    yield from describe_speed(estimate, target)
+    time = describe_time(config, run, isinstance(placement, Placement) and placement.apart)
+    if not time_is_known(config, run):  # else it is simulated, for up to minutes, behind the verdict
+        yield from time
     peaks = []
     for said in _programs(estimate, target) if isinstance(placement, Placement) else ():
         if isinstance(said, Compiled):
@@ -83,7 +90,10 @@ def plan(config: Config) -> Iterator[str | bool]:
             peaks.append(math.inf)
         else:
             yield said
-    yield from _verdict(estimate, target, placement, max(peaks, default=None))
+    *verdict, fits = _verdict(estimate, target, placement, max(peaks, default=None))
+    yield from verdict
+    yield from time
+    yield fits
 
 
 def _placed(estimate: Estimate, target: Target) -> Placement | ConfigError:
@@ -184,7 +194,7 @@ def _run(estimate: Estimate, target: Target, placement: Placement | ConfigError)
     if config.algorithm.records_routes and (a_token := route_bytes(estimate.architecture, stored=True)):
         stored = a_token * estimate.steps()["tokens"] / config.algorithm.ppo_epochs
         yield f"         {stored / GIB:.2f} GiB of routes a step in the ledger, {a_token} bytes a token"
-    if (hosts := _hosts(estimate, target)) > 1:
+    if (hosts := hosts_of(estimate, target)) > 1:
         yield f"needs    {hosts} processes, {where_hosts_are(config, target.name)}: learner.hosts.number={hosts}"
     yield from _engines(estimate, target, placement)
     yield from _scorers(placement)
@@ -237,68 +247,17 @@ def _idle(estimate: Estimate, target: Target, placement: Placement | ConfigError
         yield f"idle     {left} of {target.devices} devices: neither learner.mesh nor the engines {nor}take them"
 
 
-def _hosts(estimate: Estimate, target: Target) -> int:
-    """Returns how many processes the learner is, or has to be."""
-    return max(estimate.config.learner.hosts.number, target.hosts(estimate.mesh.size))
-
-
 def _memory(estimate: Estimate, target: Target, stored: Sequence[Mapping[str, int]]) -> Iterator[str]:
     found = estimate.memory()
     yield "memory of a learner's device, by arithmetic"
     for name, size in found.items():
         yield f"  {size / GIB:8.2f} GiB {name}"
     yield f"  {sum(found.values()) / GIB:8.2f} GiB in all"
-    hosts = _hosts(estimate, target)
+    hosts = hosts_of(estimate, target)
     each = "each of the learner's processes" if hosts > 1 else "the learner's process"
     yield f"host     of {each}, at most, beside what stays"
     for name, size in estimate.host(*stored, devices=target.each(estimate.mesh.size, hosts)).items():
         yield f"  {size / GIB:8.2f} GiB {name}"
-
-
-def _speed(estimate: Estimate, target: Target) -> Iterator[str]:
-    step, moved, layers = estimate.steps(), traffic(estimate), estimate.architecture.num_layers
-    hosts, sending = _hosts(estimate, target), 0.0
-    if moved:
-        yield "traffic of a device: of a layer in a microbatch, and of a step"
-    for sent in moved:
-        size = step["microbatches"] * sent.size
-        line = (
-            f"  {sent.size / GIB / layers:8.3f}, {size / GIB:9.2f} GiB {sent.collective} of {sent.what} ({sent.axis})"
-        )
-        if target.chip:
-            over, rate = target.link(estimate.mesh, sent.axis, hosts)
-            sending += size / rate
-            line += f" over {over}, {rate / 1e9:g} GB/s: {size / rate:.1f} s"
-        yield line
-    if target.chip and hosts > 1:
-        yield from _network(estimate, target, target.chip, step["microbatches"])
-    if target.chip is None:
-        yield f"speed    unknown: what {target.kind!r} computes at its peak has no line in rljax/config/chips.py"
-        return
-    computing = step["operations"] / target.chip.flops / estimate.mesh.size
-    yield (
-        f"speed    {step['tokens']:,.0f} tokens a step, {step['microbatches']:.0f} microbatches: {computing:.1f} s at "
-        f"the peak of computing, {sending:.1f} s at that of the links; "
-        f"{step['tokens'] / max(computing, sending):,.0f} tokens/s at most"
-    )
-
-
-def _network(estimate: Estimate, target: Target, chip: Chip, microbatches: float) -> Iterator[str]:
-    """Yields what comes to each machine of the learner over the slowest of its links."""
-    hosts, mesh = _hosts(estimate, target), estimate.mesh
-    if chip.ring:
-        yield f"network  nothing: ICI joins the {hosts} machines of the slice"
-        return
-
-    def received(moved: Sequence[Sent]) -> float:
-        return sum(sent.size * target.crossing(mesh, sent.axis, hosts) for sent in moved) / 1e9
-
-    step, version = microbatches * received(traffic(estimate)), received(version_traffic(estimate))
-    rate = target.each(mesh.size, hosts) * chip.network / 1e9
-    yield (
-        f"network  {step:,.1f} GB a step to each of the {hosts} machines and as much from it, {version:,.1f} GB more "
-        f"where a version is published, of {rate:g} GB/s"
-    )
 
 
 def _programs(estimate: Estimate, target: Target) -> Iterator[str | Compiled | bool]:

@@ -16,18 +16,33 @@ PRESENT = "as configured"
 _COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
 
 
-def describe_time(config: Config, apart: bool) -> Iterator[str]:
-    """Yields the lines of a plan on time; ``apart``: engines have accelerators of their own.
+def run_before(config: Config) -> Measured | None:
+    """Returns the run that the time is measured in; None without one.
 
     Raises:
         ConfigError: ``plan.from_run`` is no run, or has too few steps.
+    """
+    return None if config.plan.from_run is None or config.imitates_alone else measured(config.plan.from_run)
+
+
+def time_is_known(config: Config, run: Measured | None) -> bool:
+    """Returns whether `describe_time` simulates, which takes seconds to minutes."""
+    return run is not None or given_figures(config) is not None
+
+
+def describe_time(config: Config, run: Measured | None, apart: bool) -> Iterator[str]:
+    """Yields the lines of a plan on time.
+
+    Args:
+        config: what is planned.
+        run: of `run_before`.
+        apart: engines have accelerators of their own.
     """
     if config.imitates_alone:
         return
     if (policy := config.sidecar.update_policy) != "in_flight":
         yield f"time     is simulated as if sidecar.update_policy={policy} were in_flight"
-    if config.plan.from_run is not None:
-        run = measured(config.plan.from_run)
+    if run is not None:
         yield from _compared(run, config)
         yield from _table(config, with_given(config, run.figures), apart)
     elif (figures := given_figures(config)) is not None:
@@ -77,7 +92,7 @@ def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
     if more is not None:
         larger = timed(more, figures)
         yield _row(more, larger)
-        bought = round(1 - larger.step / found[0][1].step, 2) + 0.0  # no -0%
+        bought = max(round(1 - larger.step / found[0][1].step, 2), 0.0)
         yield f"one more engine would buy {bought:.0%} of the time of a step"
     yield _recommended(found)
 

@@ -13,7 +13,7 @@ from rljax.config.validate import ConfigError
 from rljax.observe.trace import Trace, part_path
 from rljax.pipeline.plan.measured import Measured, measured
 from rljax.pipeline.plan.splits import settling
-from rljax.pipeline.plan.timing import describe_time
+from rljax.pipeline.plan.timing import describe_time, run_before
 from tests.pipeline.plan.runs import config_with, traced, write_run
 
 
@@ -81,7 +81,8 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
     one, two = figures.engine_speeds[0], figures.engine_speeds[-1]
     assert one == (pytest.approx(1.0), pytest.approx(10.0))  # with 20 for each prompt
     assert two == (pytest.approx(2.0), pytest.approx(20.0))
-    said = next(describe_time(config_with(PlanConfig(from_run=str(run), steps=4)), apart=False))
+    planned = config_with(PlanConfig(from_run=str(run), steps=4))
+    said = next(describe_time(planned, run_before(planned), apart=False))
     assert "an engine 5 at 1, " in said
     assert " 10 at 2 requests" in said
 

@@ -192,6 +192,24 @@ def test_a_program_that_the_compiler_refuses_does_not_fit(
     assert (learner.fits, learner.advice) == (False, "")
 
 
+def test_the_verdict_comes_before_the_time_which_takes_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljax.pipeline.plan.plan.compiled", lambda *_: ())
+    given = ["learner_tokens_per_second=1e12", "engine_tokens_per_second=1000", "steps=2", "target=h100:2"]
+    command = ["--config=configs/quickstart.py", "--config.mode=plan", f"--config.run_dir={tmp_path}"]
+    assert main([*command, *(f"--config.plan.{one}" for one in given)]) == 0
+    said = capsys.readouterr().out
+    assert said.index("\nfits: ") < said.index("\ntime     taken") < said.index("\nrecommended: ")
+    assert "plan.learner_tokens_per_second=1e+12 is more: no time that is said by it can be had" in said
+
+
+def test_a_run_that_is_none_is_refused_before_anything_is_said(tmp_path: Path) -> None:
+    config = load_config("quickstart", {"mode": "plan", "plan.from_run": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"^plan.from_run=.*: no run with metrics is here"):
+        next(plan(config))
+
+
 def test_a_plan_compiles_the_programs_of_all_shapes_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 15 places, a half and a quarter, in eights: 16 and 8; trained are all, a half, a quarter, an eighth."""
     asked: list[str] = []

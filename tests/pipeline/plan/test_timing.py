@@ -21,7 +21,7 @@ from rljax.config.schema import (
 from rljax.config.validate import ConfigError
 from rljax.pipeline.plan.figures import between, rate_of, uneven, with_given
 from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, schedule_of, timed
-from rljax.pipeline.plan.timing import _recommended, describe_time
+from rljax.pipeline.plan.timing import _recommended, describe_time, run_before
 from tests.pipeline.plan.runs import GIVEN, config_with, of, write_run
 
 
@@ -178,9 +178,9 @@ def test_other_intervals_have_engines_that_are_as_fast_on_average(interval: int)
 
 
 def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path) -> None:
-    (line,) = describe_time(config_with(PlanConfig()), apart=False)
+    (line,) = describe_time(config_with(PlanConfig()), None, apart=False)
     assert line.startswith("time     unknown: write plan.from_run=RUN")
-    said = list(describe_time(config_with(), apart=False))
+    said = list(describe_time(config_with(), None, apart=False))
     assert said[0].startswith(
         "time     taken, since nobody says otherwise: replies of 80 tokens (plan.response_tokens)"
     )
@@ -190,7 +190,8 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
     assert said[-1].startswith("recommended: --config.async_generation_ratio=1: 4")
     write_run(tmp_path / "run", config_with(async_generation_ratio=1.0))
     plan = PlanConfig(from_run=str(tmp_path / "run"), steps=4)
-    said = list(describe_time(config_with(plan, async_generation_ratio=1.0), apart=False))
+    config = config_with(plan, async_generation_ratio=1.0)
+    said = list(describe_time(config, run_before(config), apart=False))
     assert said[0].startswith("measured ")
     assert said[1].startswith("predicted ")
     assert "in fact 10 (" in said[1]

@@ -25,8 +25,8 @@ it is a part of the load, or one prefill of all that they have so far, and in pl
 those before the push.
 
 On a processor that does not multiply bfloat16 requests take seconds for a token: there ``--dtype fp32`` has the pause,
-and ``--requests 0`` the rest in bfloat16. With ``--in-place`` vLLM has no second set of weights
-(``sidecar.double_buffer=False``).
+and ``--requests 0`` the rest in bfloat16: where none runs, vLLM loads in place. With ``--in-place`` it always does, and
+has no second set of weights (``sidecar.double_buffer=False``).
 
 Below the table is what a machine takes for as many bytes, at rest: to copy them in memory, and to write them to one
 file and sync it. Pages that a virtual machine's host has yet to give it make either several times as long.
@@ -280,7 +280,7 @@ async def measure(
         for publisher in publishers.values():
             publisher.close()
     medians = {
-        name: {part: statistics.median(s.get(part, 0.0) for s in all_) for part in (*PARTS, *GAPS)}
+        name: {part: statistics.median(s[part] for s in all_) for part in (*PARTS, *(GAPS if requests else ()))}
         for name, all_ in found.items()
     }
     return medians, rest
@@ -303,7 +303,8 @@ def show(
             if smaller:
                 longer = seconds["together"] - found[smaller][channel]["together"]
                 more = f"{1e3 * longer / (megabytes[name] - megabytes[smaller]):.2f}"
-            rows.append([name, channel, megabytes[name], *(seconds[part] for part in (*PARTS, *GAPS)), more])
+            parts = [seconds.get(part, "") for part in (*PARTS, *GAPS)]
+            rows.append([name, channel, megabytes[name], *parts, more])
         smaller = name
     columns = ("model", "channel", "MB", *PARTS, "pause", "usual gap", "s per GB more")
     print_table(title, columns, rows)
@@ -329,6 +330,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank and (options.in_place or options.dtype != "bf16"):
         parser.error("--rank: adapters are put beside the weights, in bfloat16; leave --in-place and --dtype out")
+    if not options.requests and (options.in_place or options.policy == "keep_kv"):
+        parser.error(
+            "--requests 0: without requests all is in place and no KV is kept; leave --in-place and --policy out"
+        )
     print_machine()
     collect_seldom()  # as a run has it
     from rljax.launch.engine_launchers import ENGINE_LAUNCHERS

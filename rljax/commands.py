@@ -329,7 +329,7 @@ def _audit_line(report: dict[str, object]) -> str:
     assert isinstance(dropped, dict)
     assert isinstance(filtered, dict)
     shown = f"{report['demonstrations']} demonstrations; " if report["demonstrations"] else ""
-    shown += f"{report['retired']} sampled again after a restart; " if report["retired"] else ""
+    shown += f"{report['retired']} retired by restarts; " if report["retired"] else ""
     return (
         f"audit: {'balanced' if report['balanced'] else 'DOES NOT BALANCE'}: {report['claimed']} groups claimed = "
         f"{report['trained']} trained + {report['open']} open + {sum(dropped.values())} dropped + "

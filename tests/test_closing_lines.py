@@ -18,11 +18,11 @@ AUDIT = {
 }
 
 
-def test_what_a_restart_had_sampled_again_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_restarts_retired_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     for retired, said in (
         (0, "0 filtered; trained_twice 0"),
-        (3, "; 3 sampled again after a restart; trained"),
+        (3, "; 3 retired by restarts; trained"),
     ):
         (tmp_path / "audit.json").write_text(json.dumps(AUDIT | {"retired": retired}))
         assert _closing_lines(tmp_path) == 0

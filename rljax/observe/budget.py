@@ -78,7 +78,7 @@ class Without:
         process: whose.
         part: the part; None: nothing is left out.
         least: seconds of a step: the longer of what learner and engine do.
-        bound: (G + T) / max(G, T), by how much working at the same time can be faster than in turns.
+        bound: both together over the longer, by how much working at the same time can be faster than in turns.
     """
 
     process: str
@@ -88,8 +88,8 @@ class Without:
 
 
 def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
-    """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, of which the
-    trace knows everything of the learner; over all of those where none is. Of another process count those steps that
+    """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, in which
+    the trace has the learner; over all of those where none is. Of another process count those steps that
     began after its first span and in which the trace has it, or an engine's explorer. Empty without one of a learner.
 
     Args:

@@ -38,8 +38,11 @@ def describe_speed(estimate: Estimate, target: Target) -> Iterator[str]:
         f"speed    {step['tokens']:,.0f} tokens a step, {step['microbatches']:.0f} microbatches: {computing:.1f} s at "
         f"the peak of computing, {sending:.1f} s at that of the links; {most:,.0f} tokens/s at most"
     )
-    if given is not None and given > most:
-        yield f"         plan.learner_tokens_per_second={given:g} is more: no time that is said by it can be had"
+    if given is not None and (computed := given * estimate.config.algorithm.ppo_epochs) > most:
+        yield (
+            f"         plan.learner_tokens_per_second={given:g} is more ({computed:,.0f} in all epochs): only rows "
+            "that are far shorter, or prompts that are shared, can have it"
+        )
 
 
 def _network(estimate: Estimate, target: Target, chip: Chip, microbatches: float) -> Iterator[str]:

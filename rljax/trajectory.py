@@ -94,7 +94,7 @@ class Trajectory:
             lengths["routes"] = len(self.routes)
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a trajectory's arrays differ in length: {lengths}")
-        if not self.expert and np.any(self.versions[self.loss_mask] < 0):
+        if not self.expert and (self.versions[self.loss_mask] < 0).any():
             raise ValueError("a trained token has no weight version")
         for name in ("turn_rewards", "turn_states"):
             if len(getattr(self, name)) not in (0, len(self.turns)):

@@ -228,6 +228,8 @@ def _levels(
 
 
 def _rewarded(trajectory: Trajectory, reward: float, scale: float) -> Trajectory:
+    if (reward, scale) == (trajectory.reward, 1.0):
+        return trajectory
     turn_rewards = scale * np.asarray(trajectory.turn_rewards, np.float64)
     turn_rewards[-1:] += reward - scale * trajectory.reward
     return replace(trajectory, reward=float(reward), turn_rewards=turn_rewards)

@@ -270,7 +270,10 @@ class Preparation:
         everyone = [trajectory for group in both for trajectory in group.trajectories]
         keep = [kept_tokens(trajectory, self._config.algorithm, step) for trajectory in everyone]
         importance = sample_weights(both, keep, self._config.algorithm)
-        sampled = [replace(t, loss_mask=mask) for t, mask in zip(everyone, keep, strict=True)]
+        sampled = [
+            t if (mask == t.loss_mask).all() else replace(t, loss_mask=mask)
+            for t, mask in zip(everyone, keep, strict=True)
+        ]
         ends = np.cumsum([0, *(len(group.trajectories) for group in both)])
         numbers = np.repeat(np.arange(len(both), dtype=np.int32), np.diff(ends))
         new, tasksets = int(ends[len(groups)]), [group.task.taskset for group in both]

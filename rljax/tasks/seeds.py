@@ -10,6 +10,8 @@ from rljax.trajectory import TaskId
 
 SEED_BITS = 63
 
+_JSON = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` makes one at each call
+
 SAMPLED = 16
 """Number of items that a fingerprint covers."""
 
@@ -26,7 +28,7 @@ def stable_hash(*parts: int | str | float | None) -> int:
     Raises:
         TypeError: a part is no plain value.
     """
-    digest = blake2b(json.dumps(parts, separators=(",", ":")).encode(), digest_size=8).digest()
+    digest = blake2b(_JSON.encode(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
 

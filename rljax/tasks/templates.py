@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _complained: set[str] = set()
 _QUOTED = 80
+_KEPT = 256
+"""Prompts that are kept as token ids. All members of a group have the same one."""
 
 NO_TOKEN = "<|no_token|>"
 """Text of `decoded` for an id that the tokenizer does not have. It holds no digit that a reward could read."""
@@ -102,7 +105,8 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     from jinja2 import TemplateError
 
     try:
-        token_ids = render_messages(tokenizer, task.messages)
+        messages = tuple(tuple(message.items()) for message in task.messages)
+        token_ids = _rendered(tokenizer, str(tokenizer.chat_template), messages).copy()
     except TemplateError as error:
         raise BadRow(f"task {task.id}: the chat template refuses its messages ({error}); {quoted(task)}") from error
     if not 0 < len(token_ids) <= max_prompt_tokens:
@@ -111,6 +115,14 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
             f"raise it, or shorten the row; {quoted(task)}"
         )
     return token_ids
+
+
+@functools.lru_cache(_KEPT)
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, template: str, messages: tuple[tuple[tuple[str, str], ...], ...]
+) -> Int[np.ndarray, " time"]:
+    """Returns `render_messages` of a prompt; ``template`` is the tokenizer's, which somebody may change."""
+    return render_messages(tokenizer, [dict(message) for message in messages])
 
 
 def response_text(

@@ -71,6 +71,26 @@ def test_a_prompt_may_have_as_many_tokens_as_allowed_and_no_more() -> None:
         render_prompt(tokenizer(None), long, 4)
 
 
+def test_the_prompt_of_a_group_is_rendered_once_and_each_member_has_it_to_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rendered: list[str] = []
+    model, own = tokenizer(TURNS + REPLY), PreTrainedTokenizerFast.apply_chat_template
+
+    def apply(self: PreTrainedTokenizerFast, chat: list[dict[str, str]], **keys: object) -> object:
+        rendered.append(chat[-1]["content"])
+        return own(self, chat, **keys)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "apply_chat_template", apply)
+    first, second = (render_prompt(model, task({"role": "user", "content": "12"}), 9) for _ in range(2))
+    first[:] = 0
+    assert text(second) == "[U12][A"
+    render_prompt(model, task({"role": "user", "content": "34"}), 9)
+    assert rendered == ["12", "34"]
+    model.chat_template = TURNS
+    assert text(render_prompt(model, task({"role": "user", "content": "12"}), 9)) == "[U12]"
+
+
 def test_a_text_that_the_tokenizer_cannot_spell_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ the median over the pairs of one turn's time over its neighbour's.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -136,7 +137,8 @@ def print_machine() -> None:
     # Not the load average: it still counts the bench before this one.
     busy = psutil.cpu_percent(interval=3.0)
     state = "quiet" if busy < 15 else f"BUSY ({busy:.0f}% used): these numbers are not to be reported as they are"
-    packages = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "torch", "transformers"))
+    there = (name for name in ("jax", "torch", "transformers") if importlib.util.find_spec(name))
+    packages = " ".join(f"{name} {importlib.metadata.version(name)}" for name in there)
     print(f"machine: {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}; {state}")
     print(f"commit: {commit()}", flush=True)
 

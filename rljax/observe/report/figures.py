@@ -179,7 +179,7 @@ def _memory(data: RunData, figure: go.Figure) -> Drawn:
     return (caption, legend if len(legend) > 1 else []) if legend else None
 
 
-_BOUND = "How close a step came to the longer of training and generating it: 100% is as fast as this split can be."
+_BOUND = "How close a step came to the longer of training and generating it: 100% is as fast as that alone."
 LEARNING: tuple[PlotSpec[RunData], ...] = (
     PlotSpec("Reward", _reward, "No step has a reward."),
     PlotSpec("Held-out score", _validation, "No validation has been recorded."),

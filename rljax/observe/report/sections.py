@@ -87,7 +87,7 @@ def summary(data: RunData) -> Context:
         _held_out_tile(data),
         *_audit_tiles(data),
         Tile("Tokens per second", tokens, "trained, median, not the first steps"),
-        Tile("Of the bound", f"{fraction:.0%}" if fraction is not None else "–", "median of the steps"),
+        Tile("Of the bound", f"{fraction:.0%}" if fraction is not None else "–", "training or sampling alone, median"),
         Tile("Wall time", clock(wall) if wall else "–", "all steps"),
     ]
     return {"tiles": tiles}

@@ -40,8 +40,8 @@ def describe_speed(estimate: Estimate, target: Target) -> Iterator[str]:
     )
     if given is not None and (computed := given * estimate.config.algorithm.ppo_epochs) > most:
         yield (
-            f"         plan.learner_tokens_per_second={given:g} is more ({computed:,.0f} in all epochs): only rows "
-            "that are far shorter, or prompts that are shared, can have it"
+            f"         plan.learner_tokens_per_second={given:g} is above it ({computed:,.0f} in all epochs): unless "
+            "rows are far shorter, or share prompts, the times below are too short"
         )
 
 

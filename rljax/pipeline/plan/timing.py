@@ -43,6 +43,8 @@ def describe_time(config: Config, run: Measured | None, apart: bool) -> Iterator
     if (policy := config.sidecar.update_policy) != "in_flight":
         yield f"time     is simulated as if sidecar.update_policy={policy} were in_flight"
     if run is not None:
+        if config.plan.target != "here":
+            yield f"time     is that of the devices of plan.from_run={config.plan.from_run}, whatever plan.target is"
         yield from _compared(run, config)
         yield from _table(config, with_given(config, run.figures), apart)
     elif (figures := given_figures(config)) is not None:
@@ -94,6 +96,8 @@ def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
         yield _row(more, larger)
         bought = max(round(1 - larger.step / found[0][1].step, 2), 0.0)
         yield f"one more engine would buy {bought:.0%} of the time of a step"
+    if not apart:
+        yield "learner and engines share processors: how much one slows the other is taken to be the same in all rows"
     yield _recommended(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,15 +65,17 @@ class Tools:
         """Returns the text of a reply, without the stop token that ends it."""
         return response_text(self.tokenizer, token_ids, self.stop_token_ids)
 
-    def sampling(self, task: Task, attempt: Attempt, turn: int = 0) -> SamplingParams:
-        """Returns how the config samples a reply of the attempt; its number gives it a seed of its own."""
+    def sampling(self, task: Task, attempt: Attempt, turn: int = 0, most: int | None = None) -> SamplingParams:
+        """Returns how the config samples a reply of the attempt; its number gives it a seed of its own. ``most`` is its
+        longest length in tokens; None: `reply_tokens`.
+        """
         return SamplingParams(
             temperature=self.generating.temperature,
             top_p=self.generating.top_p,
             top_k=self.generating.top_k,
             min_p=self.generating.min_p,
             repetition_penalty=self.generating.repetition_penalty,
-            max_new_tokens=self.reply_tokens,
+            max_new_tokens=self.reply_tokens if most is None else most,
             stop_token_ids=tuple(self.stop_token_ids),
             stop_strings=self.generating.stop,
             seed=attempt.seed(task, turn),
@@ -108,11 +110,10 @@ class Tools:
                 f"{self.sequence_length}"
             )
         most = min(self.reply_tokens if most is None else most, room)
-        sampling = replace(self.sampling(task, attempt, turn), max_new_tokens=most)
         request = GenerateRequest(
             id=f"{task.id}/{attempt.member}/{attempt.retry}/{turn}" + ("/val" if attempt.validation else ""),
             prompt_ids=row,
-            sampling=sampling,
+            sampling=self.sampling(task, attempt, turn, most),
             min_version=attempt.min_version,
             pinned=attempt.pinned,
             affinity=str(task.id),

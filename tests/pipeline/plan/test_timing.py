@@ -205,6 +205,10 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
         ({"plan.engine_tokens_per_second": "0"}, "speeds be above 0"),
         ({"plan.learner_tokens_per_second": 100.0}, "plan.engine_tokens_per_second is missing"),
         ({"plan.load_seconds": 2.0}, "plan.load_seconds: nothing reads it without"),
+        (
+            {"plan.learner_tokens_per_second": 9.0, "plan.engine_tokens_per_second": "9", "plan.response_tokens": 99.0},
+            "plan.response_tokens=99: a reply has 3 tokens at most here",
+        ),
         ({"plan.response_tokens_std": 2.0}, "plan.response_tokens_std: nothing reads it without plan.response_tokens"),
         ({"plan.learner_tokens_per_second": 0.0}, "plan.learner_tokens_per_second"),
         ({"plan.from": "runs/x"}, "plan.from"),

@@ -7,7 +7,6 @@ import re
 from rljax.config.fields import ConfigError, shown
 from rljax.config.refusals import Refusals
 from rljax.config.schema import Config
-from rljax.config.sizes import sampled_parts
 
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _SPEEDS = re.compile(rf"{_NUMBER}|[1-9][0-9]{{0,6}}:{_NUMBER}(,[1-9][0-9]{{0,6}}:{_NUMBER})*")
@@ -52,8 +51,6 @@ def check_plan(config: Config) -> Refusals:
     for name in ("response_tokens", "environment_seconds"):
         if getattr(plan, f"{name}_std") and getattr(plan, name) is None:
             yield ConfigError(f"plan.{name}_std: nothing reads it without plan.{name}")
-    if plan.response_tokens is not None and plan.response_tokens > (longest := sampled_parts(config)[1]):
-        yield ConfigError(f"plan.response_tokens={plan.response_tokens:g}: a reply has {longest} tokens at most here")
     if plan.from_run is None and len(missing) == 2:
         given = [name for name in FIGURES if getattr(plan, name) not in (None, 0.0)]
         for name in given:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _complained: set[str] = set()
 _QUOTED = 80
-_KEPT = 256
+_KEPT = 64
 """Prompts that are kept as token ids. All members of a group have the same one."""
 
 NO_TOKEN = "<|no_token|>"
@@ -105,8 +105,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     from jinja2 import TemplateError
 
     try:
-        messages = tuple(tuple(message.items()) for message in task.messages)
-        token_ids = _rendered(tokenizer, str(tokenizer.chat_template), messages).copy()
+        token_ids = _prompt_ids(tokenizer, task.messages)
     except TemplateError as error:
         raise BadRow(f"task {task.id}: the chat template refuses its messages ({error}); {quoted(task)}") from error
     if not 0 < len(token_ids) <= max_prompt_tokens:
@@ -117,11 +116,21 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, task: Task, max_prompt_tok
     return token_ids
 
 
+def _prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> Int[np.ndarray, " time"]:
+    """Returns `render_messages` of a prompt, from what is kept where it depends on nothing but texts. A tokenizer may
+    get another chat template, and must not change otherwise.
+    """
+    template, texts = str(tokenizer.chat_template), (text for message in messages for text in message.values())
+    if "strftime_now" in template or not all(isinstance(text, str) for text in texts):
+        return render_messages(tokenizer, messages)
+    return _rendered(tokenizer, template, tuple(tuple(message.items()) for message in messages)).copy()
+
+
 @functools.lru_cache(_KEPT)
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, template: str, messages: tuple[tuple[tuple[str, str], ...], ...]
 ) -> Int[np.ndarray, " time"]:
-    """Returns `render_messages` of a prompt; ``template`` is the tokenizer's, which somebody may change."""
+    """Returns `render_messages` of a prompt; ``template`` is the tokenizer's."""
     return render_messages(tokenizer, [dict(message) for message in messages])
 
 

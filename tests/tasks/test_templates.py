@@ -87,6 +87,10 @@ def test_the_prompt_of_a_group_is_rendered_once_and_each_member_has_it_to_itself
     assert text(second) == "[U12][A"
     render_prompt(model, task({"role": "user", "content": "34"}), 9)
     assert rendered == ["12", "34"]
+    model.chat_template = TURNS + "{{ strftime_now('') }}"  # of another day
+    for _ in range(2):
+        render_prompt(model, task({"role": "user", "content": "5"}), 9)
+    assert rendered == ["12", "34", "5", "5"]
     model.chat_template = TURNS
     assert text(render_prompt(model, task({"role": "user", "content": "12"}), 9)) == "[U12]"
 

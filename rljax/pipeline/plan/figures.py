@@ -123,8 +123,8 @@ def with_given(config: Config, figures: Figures) -> Figures:
     if plan.prompt_tokens is not None:
         found = replace(found, prompt_tokens=plan.prompt_tokens)
     if plan.response_tokens is not None:
-        drawn = lognormal(plan.response_tokens, plan.response_tokens_std, longest)
-        found = replace(found, reply_tokens=plan.response_tokens, replies=drawn)
+        mean = min(plan.response_tokens, float(longest))
+        found = replace(found, reply_tokens=mean, replies=lognormal(mean, plan.response_tokens_std, longest))
     if plan.turns is not None:
         found = replace(found, turns=between(plan.turns))
     if plan.environment_seconds is not None:

@@ -54,6 +54,11 @@ class Placement:
         """True where each engine has accelerators that nothing else of the run computes on."""
         return self.platform != "cpu" and not self.shared and self.fullest == 1
 
+    @property
+    def beside_learner(self) -> bool:
+        """True where engines compute on the learner's device, or on CPUs, which all that runs there shares."""
+        return self.shared or self.platform == "cpu"
+
     def on(self, name: str) -> int:
         """Returns how many of them are on a device."""
         return sum(name in names for names in self.engines)

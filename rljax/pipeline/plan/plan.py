@@ -77,7 +77,7 @@ def plan(config: Config) -> Iterator[str | bool]:
     yield from _run(estimate, target, placement)
     yield from _memory(estimate, target, stored)
     yield from describe_speed(estimate, target)
-    time = describe_time(config, run, isinstance(placement, Placement) and placement.apart)
+    time = describe_time(config, run, placement if isinstance(placement, Placement) else None)
     if not time_is_known(config, run):  # else it is simulated, for up to minutes, behind the verdict
         yield from time
     peaks = []

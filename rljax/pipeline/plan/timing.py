@@ -8,6 +8,7 @@ from dataclasses import replace
 from rljax.config.schema import Config
 from rljax.pipeline.plan.figures import Figures, given_figures, with_given
 from rljax.pipeline.plan.measured import Measured, measured
+from rljax.pipeline.plan.placement import Placement
 from rljax.pipeline.plan.splits import Split, Timing, counted_steps, neighbours, one_more_engine, timed
 
 NEAR = 0.02
@@ -30,13 +31,13 @@ def time_is_known(config: Config, run: Measured | None) -> bool:
     return run is not None or given_figures(config) is not None
 
 
-def describe_time(config: Config, run: Measured | None, apart: bool) -> Iterator[str]:
+def describe_time(config: Config, run: Measured | None, placement: Placement | None) -> Iterator[str]:
     """Yields the lines of a plan on time.
 
     Args:
         config: what is planned.
         run: of `run_before`.
-        apart: engines have accelerators of their own.
+        placement: of the engines; None where there is no room for them.
     """
     if config.imitates_alone:
         return
@@ -44,13 +45,13 @@ def describe_time(config: Config, run: Measured | None, apart: bool) -> Iterator
         yield f"time     is simulated as if sidecar.update_policy={policy} were in_flight"
     if run is not None:
         if config.plan.target != "here":
-            yield f"time     is that of the devices of plan.from_run={config.plan.from_run}, whatever plan.target is"
+            yield f"time     by the devices of plan.from_run={config.plan.from_run}, where no speed is given beside it"
         yield from _compared(run, config)
-        yield from _table(config, with_given(config, run.figures), apart)
+        yield from _table(config, with_given(config, run.figures), placement)
     elif (figures := given_figures(config)) is not None:
         if figures.taken:
             yield f"time     taken, since nobody says otherwise: {', '.join(figures.taken)}"
-        yield from _table(config, figures, apart)
+        yield from _table(config, figures, placement)
     else:
         yield (
             "time     unknown: write plan.from_run=RUN of a run that has been, or plan.learner_tokens_per_second and "
@@ -79,9 +80,12 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
     )
 
 
-def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
+def _table(config: Config, figures: Figures, placement: Placement | None) -> Iterator[str]:
+    apart, together = placement is not None and placement.apart, placement is not None and placement.beside_learner
     splits, more = (Split((), config), *neighbours(config, apart)), one_more_engine(config)
     _, count = counted_steps(config)
+    if (given := config.plan.response_tokens) is not None and given > figures.reply_tokens:
+        yield f"time     replies are cut at {figures.reply_tokens:g} tokens: plan.response_tokens={given:g} is more"
     yield (
         f"time     of {count} simulated steps (plan.steps), without validations: as configured, and with one thing "
         f"changed, {len(splits) + (more is not None)} rows"
@@ -96,7 +100,7 @@ def _table(config: Config, figures: Figures, apart: bool) -> Iterator[str]:
         yield _row(more, larger)
         bought = max(round(1 - larger.step / found[0][1].step, 2), 0.0)
         yield f"one more engine would buy {bought:.0%} of the time of a step"
-    if not apart:
+    if together:
         yield "learner and engines share processors: how much one slows the other is taken to be the same in all rows"
     yield _recommended(found)
 

@@ -82,7 +82,7 @@ def test_a_prompt_costs_what_a_request_takes_beside_its_tokens(tmp_path: Path) -
     assert one == (pytest.approx(1.0), pytest.approx(10.0))  # with 20 for each prompt
     assert two == (pytest.approx(2.0), pytest.approx(20.0))
     planned = config_with(PlanConfig(from_run=str(run), steps=4))
-    said = next(describe_time(planned, run_before(planned), apart=False))
+    said = next(describe_time(planned, run_before(planned), None))
     assert "an engine 5 at 1, " in said
     assert " 10 at 2 requests" in said
 

@@ -201,7 +201,7 @@ def test_the_verdict_comes_before_the_time_which_takes_minutes(
     assert main([*command, *(f"--config.plan.{one}" for one in given)]) == 0
     said = capsys.readouterr().out
     assert said.index("\nfits: ") < said.index("\ntime     taken") < said.index("\nrecommended: ")
-    assert "plan.learner_tokens_per_second=1e+12 is above it (1,000,000,000,000 in all epochs): unless that" in said
+    assert "plan.learner_tokens_per_second=1e+12 is above it (1,000,000,000,000 in all epochs): unless rows are" in said
 
 
 def test_a_run_that_is_none_is_refused_before_anything_is_said(tmp_path: Path) -> None:

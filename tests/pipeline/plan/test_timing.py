@@ -20,6 +20,7 @@ from rljax.config.schema import (
 )
 from rljax.config.validate import ConfigError
 from rljax.pipeline.plan.figures import between, rate_of, uneven, with_given
+from rljax.pipeline.plan.placement import Placement
 from rljax.pipeline.plan.splits import Split, Timing, neighbours, one_more_engine, schedule_of, timed
 from rljax.pipeline.plan.timing import _recommended, describe_time, run_before
 from tests.pipeline.plan.runs import GIVEN, config_with, of, write_run
@@ -178,9 +179,9 @@ def test_other_intervals_have_engines_that_are_as_fast_on_average(interval: int)
 
 
 def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path) -> None:
-    (line,) = describe_time(config_with(PlanConfig()), None, apart=False)
+    (line,) = describe_time(config_with(PlanConfig()), None, None)
     assert line.startswith("time     unknown: write plan.from_run=RUN")
-    said = list(describe_time(config_with(), None, apart=False))
+    said = list(describe_time(config_with(), None, None))
     assert said[0].startswith(
         "time     taken, since nobody says otherwise: replies of 80 tokens (plan.response_tokens)"
     )
@@ -191,10 +192,24 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
     write_run(tmp_path / "run", config_with(async_generation_ratio=1.0))
     plan = PlanConfig(from_run=str(tmp_path / "run"), steps=4)
     config = config_with(plan, async_generation_ratio=1.0)
-    said = list(describe_time(config, run_before(config), apart=False))
+    said = list(describe_time(config, run_before(config), None))
     assert said[0].startswith("measured ")
     assert said[1].startswith("predicted ")
     assert "in fact 10 (" in said[1]
+
+
+def test_a_plan_says_where_it_is_not_to_be_believed(tmp_path: Path) -> None:
+    """A reply has 80 tokens at most."""
+    write_run(tmp_path / "run", config_with(async_generation_ratio=1.0))
+    plan = PlanConfig(from_run=str(tmp_path / "run"), steps=2, target="h100:2", response_tokens=500.0)
+    beside, apart = Placement((("cpu:0",),), "cpu", True, False), Placement((("gpu:1",),), "gpu", False, True)
+    contention, config = "learner and engines share processors: ", config_with(plan, async_generation_ratio=1.0)
+    run = run_before(config)
+    said = list(describe_time(config, run, beside))
+    assert said[0].startswith("time     by the devices of plan.from_run=")
+    assert "time     replies are cut at 80 tokens: plan.response_tokens=500 is more" in said
+    assert said[-2].startswith(contention)
+    assert not any(line.startswith(contention) for line in describe_time(config, run, apart))
 
 
 @pytest.mark.parametrize(
@@ -205,10 +220,6 @@ def test_a_plan_says_what_it_needs_what_it_found_and_what_to_take(tmp_path: Path
         ({"plan.engine_tokens_per_second": "0"}, "speeds be above 0"),
         ({"plan.learner_tokens_per_second": 100.0}, "plan.engine_tokens_per_second is missing"),
         ({"plan.load_seconds": 2.0}, "plan.load_seconds: nothing reads it without"),
-        (
-            {"plan.learner_tokens_per_second": 9.0, "plan.engine_tokens_per_second": "9", "plan.response_tokens": 99.0},
-            "plan.response_tokens=99: a reply has 3 tokens at most here",
-        ),
         ({"plan.response_tokens_std": 2.0}, "plan.response_tokens_std: nothing reads it without plan.response_tokens"),
         ({"plan.learner_tokens_per_second": 0.0}, "plan.learner_tokens_per_second"),
         ({"plan.from": "runs/x"}, "plan.from"),

@@ -141,6 +141,13 @@ def begin_lineage(tx: Transaction, from_version: int, life: str | None = None) -
     return lineage
 
 
+@reads
+def retired_by(tx: Transaction, lineage: int) -> int:
+    """Returns how many groups the start of a lineage retired."""
+    started = schema.lineages.c
+    return int(tx.execute(select(started.retired).where(started.id == lineage)).scalar_one())
+
+
 def _retire_lost(tx: Transaction, from_version: int) -> int:
     lost = select(g.id).where(g.state == "ready", g.max_version > from_version)
     ids = [r.id for r in tx.execute(lost)]

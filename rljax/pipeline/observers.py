@@ -19,7 +19,7 @@ import jax
 from rljax.config.load import publishable
 from rljax.config.schema import Config
 from rljax.ledger.fence import Fence
-from rljax.ledger.leases import LeasedBatch
+from rljax.ledger.leases import LeasedBatch, retired_by
 from rljax.observe.flat_rewards import FlatRewards, flat_streaks
 from rljax.observe.metrics import MetricsLog, read_metrics
 from rljax.observe.parts import part, recorded
@@ -167,7 +167,9 @@ class LearnerObservers(Observers):
         self._samples.truncate(steps + 1, fence.lineage)
         self.progress.update(bound=float(self._config.staleness_bound))
         if steps:
-            self.message(f"resumed from the checkpoint of step {steps}")
+            retired = retired_by(fence.db, fence.lineage)
+            again = f"; {retired} groups of weights that are lost are sampled again" if retired else ""
+            self.message(f"resumed from the checkpoint of step {steps}{again}")
 
     def waiting(self, reason: str | None, ready: int, needed: int, news: bool = False) -> None:
         """Reports what the learner waits for, and how full its next batch is; ``news`` as of `Progress.waiting`."""

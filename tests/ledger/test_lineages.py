@@ -68,6 +68,7 @@ def test_rows_with_any_token_of_a_lost_version_are_retired(place: Backend) -> No
     report = audit(bench.db)
     assert report["retired"] == 1
     assert report["lineages"][-1]["retired"] == 1
+    assert [leases.retired_by(bench.db, lineage) for lineage in (1, 2)] == [0, 1]
     assert report["versions"] == {"announced": 3, "withdrawn": 1, "newest": 0}
     assert report["balanced"], report["problems"]
 

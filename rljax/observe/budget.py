@@ -88,9 +88,9 @@ class Without:
 
 
 def budgets(rows: Sequence[Row], spans: Sequence[Span]) -> tuple[Budget, ...]:
-    """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, in which
-    the trace has the learner; over all of those where none is. Of another process count those steps that
-    began after its first span and in which the trace has it, or an engine's explorer. Empty without one of a learner.
+    """Returns the budgets of learner, engines and explorers, as means over the steps that are like others, in which the
+    trace has the learner; over all of those where none is. Of another process count those that began after its first
+    span and in which the trace has it, or an engine's explorer. Empty without a trace of a learner.
 
     Args:
         rows: of the metrics, one a step.

@@ -81,7 +81,7 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
 
 
 def _table(config: Config, figures: Figures, placement: Placement | None) -> Iterator[str]:
-    apart, together = placement is not None and placement.apart, placement is not None and placement.beside_learner
+    apart = placement is not None and placement.apart
     splits, more = (Split((), config), *neighbours(config, apart)), one_more_engine(config)
     _, count = counted_steps(config)
     if (given := config.plan.response_tokens) is not None and given > figures.reply_tokens:
@@ -100,7 +100,7 @@ def _table(config: Config, figures: Figures, placement: Placement | None) -> Ite
         yield _row(more, larger)
         bought = max(round(1 - larger.step / found[0][1].step, 2), 0.0)
         yield f"one more engine would buy {bought:.0%} of the time of a step"
-    if together:
+    if placement is not None and placement.beside_learner:
         yield "learner and engines share processors: how much one slows the other is taken to be the same in all rows"
     yield _recommended(found)
 

@@ -6,11 +6,11 @@
 What: a learner in this process and a stepped vLLM engine (one OpenMP thread) in an actor of a Ray cluster, as
 ``launcher=ray`` starts it, bfloat16, with 8 requests of 32 + 400 tokens in flight and the policy ``in_flight``, or
 another. Models of random weights: the default tiny one, SmolLM2-135M's shape, and one of 494M (Qwen2.5-0.5B's shape).
-Medians; the channels take turns, the first push of each is not counted.
+Medians. The channels come one after the other, since an engine is given its versions by one of them; the first push of
+each is not counted.
 
-deltas: by files too, of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at
-random, become their neighbours in bfloat16. The channels take turns, so that a version by deltas holds three such
-changes. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
+deltas: of what has changed alone (`sync_deltas`): before each push ``--changed`` of the values, drawn at random, become
+their neighbours in bfloat16. written: MB of numbers. `bench.push_deltas` has other shares, without Ray.
 With ``--rank`` the learner has an adapter of that rank, pushed by files, and the engine holds two versions: requests
 run on with the one that they began with (``pin``).
 
@@ -77,7 +77,7 @@ from sidecar.garbage import collect_seldom
 from sidecar.protocol import Engine, GenerateRequest, SamplingParams, UpdatePolicy, WeightUpdate
 from sidecar.vllm.settings import DTYPES
 
-CHANNELS: tuple[str, ...] = ("checkpoint", "deltas", "memory")
+CHANNELS: tuple[str, ...] = ("files", "files, deltas", "memory", "memory, deltas")
 SIZES = ("tiny", "135M", "494M")
 PROMPT_TOKENS, NEW_TOKENS, REQUESTS = 32, 400, 8
 GAPS_AFTER, GAPS_BEFORE = 3, 8
@@ -136,7 +136,7 @@ class Pusher:
         seen = await self._gaps(GAPS_AFTER, await self._gaps(0))
         await self.engine.abort([f"{version}/{i}" for i in range(self.requests)])
         await asyncio.gather(*running)
-        publisher.prune({(version, 1)} if channel == "deltas" else (), 1)
+        publisher.prune({(version, 1)} if "deltas" in channel else (), 1)
         megabytes = 1e-6 * publisher.metrics.get("publish/bytes", float(size))
         parts = {"learner": taken - begin, "write": written - begin, "write cpu": spent, "together": end - begin}
         return {**seen, **parts, "written": megabytes, "usual_gap": usual["gap_seconds"] / usual["gaps"]}
@@ -242,7 +242,7 @@ async def measure(
     share: float,
     requests: int,
 ) -> tuple[dict[str, dict[str, float]], list[tuple[float, float]]]:
-    """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after all turns but one."""
+    """Returns the medians of the parts of a push, by channel, and what `at_rest` returned after the pushes of each."""
     run = RunDir.create(config)
     directory = run.root / "model"
     learner = random_learner(config, architecture, directory)
@@ -254,13 +254,14 @@ async def measure(
     spec = engine_spec(config, run, Model(directory, architecture, None, ()), 0, engine_launcher)
     engine = await engine_launcher.start(replace(spec, factory="bench.watched_vllm:open_watched"))
     publishers: dict[str, Publisher] = {
-        "checkpoint": OrbaxPublisher(run.weights / "whole"),
-        "deltas": DeltaPublisher(run.weights / "deltas", pushes),
+        "files": OrbaxPublisher(run.weights / "whole"),
+        "files, deltas": DeltaPublisher(run.weights / "deltas", pushes),
         "memory": RayPublisher(run.weights / "memory"),
+        "memory, deltas": RayPublisher(run.weights / "memory", pushes),
     }
     channels = CHANNELS[:1] if config.model.lora.rank else CHANNELS
     if config.engine_dtype == "fp32":  # of which nearly all changes
-        channels = tuple(name for name in channels if name != "deltas")
+        channels = tuple(name for name in channels if "deltas" not in name)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in channels}
     rest: list[tuple[float, float]] = []
     try:
@@ -268,13 +269,12 @@ async def measure(
         pusher = Pusher(
             learner, engine, publishers, architecture.vocab_size, share, policy, config.engine_dtype, requests
         )
-        for turn in range(pushes + 1):
-            for number, channel in enumerate(channels):
-                seconds = await pusher.push(turn * len(channels) + number, channel)
+        for number, channel in enumerate(channels):
+            for turn in range(pushes + 1):
+                seconds = await pusher.push(number * (pushes + 1) + turn, channel)
                 if turn:
                     found[channel].append(seconds)
-            if turn:
-                rest.append(at_rest(on_host(learner.export(config.engine_dtype)), run.root / "plain"))
+            rest.append(at_rest(on_host(learner.export(config.engine_dtype)), run.root / "plain"))
     finally:
         await engine.close()
         for publisher in publishers.values():

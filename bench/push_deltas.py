@@ -29,7 +29,8 @@ from rljax.models.smollm2 import smollm2_directory
 from rljax.weights import deltas
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.channels.versions import read_version, receive
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import receive
 
 SHARES = (0.001, 0.01, 0.03, 0.1, 0.33)
 

@@ -331,10 +331,14 @@ def _check_deltas(config: Config) -> Refusals:
     if not config.sync_deltas:
         return
     what = f"sync_deltas={config.sync_deltas}"
-    if config.sync_method != "checkpoint":
+    if config.sync_method == "nccl":
         yield ConfigError(
-            f"{what}: with sync_method={config.sync_method} every version travels whole; write sync_method=checkpoint, "
-            "or leave it out"
+            f"{what}: with sync_method=nccl every version travels whole; write sync_method=checkpoint, or leave it out"
+        )
+    if config.sync_method == "memory" and config.launcher == "local":
+        yield ConfigError(
+            f"{what}: with sync_method=memory and launcher=local versions are handed over where they are, and nothing "
+            "travels; leave it out, or write launcher=ray or sync_method=checkpoint"
         )
     if config.has_hosts:
         yield ConfigError(

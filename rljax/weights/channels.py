@@ -29,13 +29,14 @@ def open_publisher(
         host: ``nccl``: the address of this machine by which engines reach it.
         shares_device: ``checkpoint``: whether the engines are threads of this process on the learner's only device.
         adopted: ``memory``: whether they compute there with the very arrays of a version.
-        deltas: ``checkpoint``: versions in a row that may be written as what has changed; 0: each is written whole.
+        deltas: ``checkpoint``, and ``memory`` on Ray: versions in a row that may be written as what has changed; 0: all
+            are whole.
 
     Raises:
         PublishError: the channel cannot be opened.
     """
     if sync_method == "memory":
-        return RayPublisher(directory) if on_ray else MemoryPublisher(directory, adopted)
+        return RayPublisher(directory, deltas) if on_ray else MemoryPublisher(directory, adopted)
     if sync_method == "nccl":
         return NcclPublisher(directory, host)
     if deltas:

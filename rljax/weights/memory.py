@@ -8,16 +8,18 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from rljax.models.layered import InLayers, LayeredTensors
+from rljax.weights.deltas import Comparison
 from rljax.weights.gathering import Tensors, check_dtypes, gathered, infos_of, on_host
-from rljax.weights.publisher import OrbaxPublisher, PublishError, describe
+from rljax.weights.publisher import OrbaxPublisher, PublishError, describe, with_bases
 from sidecar.channels import memory
+from sidecar.channels.changes import packed_changes
 from sidecar.channels.versions import AdapterInfo, Manifest, PublishedVersion, TensorInfo, version_directory
 from sidecar.errors import first_line
 from sidecar.stored import DamagedFileError
@@ -25,6 +27,13 @@ from sidecar.stored import DamagedFileError
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    address: str
+    base: tuple[int, int] | None
+    """Version and lineage of the one that it was written against; None where it is whole."""
 
 
 class MemoryPublisher:
@@ -43,7 +52,7 @@ class MemoryPublisher:
         """
         self._files = OrbaxPublisher(directory)
         self._root = f"memory:{uuid.uuid4().hex}"
-        self._addresses: dict[tuple[int, int], str] = {}
+        self._kept: dict[tuple[int, int], _Kept] = {}
         self.metrics: Mapping[str, float] = {}
         self._adopted, self.spare = adopted, 0 if adopted else 1
 
@@ -68,38 +77,46 @@ class MemoryPublisher:
         """See `rljax.weights.publisher.Publisher.publish`."""
         address = f"{self._root}/v{version}-{lineage}"
         try:
-            self._keep(address, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
+            base = self._keep(address, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
         except (PublishError, DamagedFileError):
             raise
         except (ValueError, MemoryError, RuntimeError) as error:
             raise PublishError(f"version {version} cannot be kept in memory: {first_line(error)}") from error
-        self._addresses[version, lineage] = address
+        self._kept[version, lineage] = _Kept(address, base)
         return address
 
     def delete(self, version: int, lineage: int) -> None:
         """See `rljax.weights.publisher.Publisher.delete`. An engine that has read it keeps what it read."""
-        if (address := self._addresses.pop((version, lineage), None)) is not None:
-            self._drop(address)
+        if (kept := self._kept.pop((version, lineage), None)) is not None:
+            self._drop(kept.address)
         self._files.delete(version, lineage)
 
     def prune(self, keep: Collection[tuple[int, int]], lineage: int) -> None:
         """See `rljax.weights.publisher.Publisher.prune`: of what it holds, and of the files of before."""
-        for version, published_by in set(self._addresses) - set(keep):  # a copy: another thread may publish
-            self.delete(version, published_by)
+        needed = with_bases(keep, self._base_of)
+        # Of a copy, since another thread may publish; each goes before those that it was written against.
+        for identity in sorted(set(self._kept) - needed, reverse=True):
+            self.delete(*identity)
         self._files.prune(keep, lineage)
 
     def close(self) -> None:
         """See `rljax.weights.publisher.Publisher.close`."""
-        while self._addresses:
-            self._drop(self._addresses.popitem()[1])
+        while self._kept:
+            self._drop(self._kept.popitem()[1].address)
 
-    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
+    def _base_of(self, identity: tuple[int, int]) -> tuple[int, int] | None:
+        kept = self._kept.get(identity)
+        return None if kept is None else kept.base
+
+    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> tuple[int, int] | None:
+        """Keeps a version; returns the one that it was written against, None where it is whole."""
         if self._adopted and (layered := by_layer(tensors)) is not None:
             memory.keep(address, describe_layered(head, layered))
         elif is_on_accelerator(next(iter(tensors.values()))):  # all are of one learner
             memory.keep(address, describe_on_device(head, dict(tensors)))
         else:
             memory.keep(address, describe(head, tensors))
+        return None
 
     def _drop(self, address: str) -> None:
         memory.drop(address)
@@ -222,8 +239,8 @@ class RayPublisher(MemoryPublisher):
     it. They live as long as this process: its actor holds the references, and Ray frees what a dead process owned.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """See `MemoryPublisher`.
+    def __init__(self, directory: Path, deltas: int = 0) -> None:
+        """See `MemoryPublisher`; up to ``deltas`` versions in a row are kept as what has changed since the one before.
 
         Raises:
             PublishError: this process has joined no cluster, or the actor that holds the versions did not start.
@@ -235,6 +252,7 @@ class RayPublisher(MemoryPublisher):
             raise PublishError("sync_method=memory: this process has joined no Ray cluster; set launcher=ray")
         name = f"weights-{uuid.uuid4().hex}"
         self._root = f"ray:{name}"
+        self._comparison = Comparison(deltas) if deltas else None
         self._store: Any = (
             ray.remote(num_cpus=0)(memory.WeightStore).options(name=name, namespace=memory.NAMESPACE).remote()
         )
@@ -249,27 +267,41 @@ class RayPublisher(MemoryPublisher):
         """See `rljax.weights.publisher.Publisher.close`."""
         import ray
 
-        self._addresses.clear()
+        self._kept.clear()
         with contextlib.suppress(ray.exceptions.RayError):  # the actor is dead, or the cluster is
             # The kill is only on its way when it returns: until it arrives, versions would be found.
             ray.get(self._store.clear.remote(), timeout=_CLOSE_SECONDS)
         ray.kill(self._store)
 
-    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> None:
+    def _keep(self, address: str, head: Manifest, tensors: Tensors) -> tuple[int, int] | None:
         import ray
 
-        parts, infos = [], dict[str, TensorInfo]()
         try:
-            for arrays in gathered(tensors, head.dtype):
-                parts.append(ray.put(memory.packed(arrays)))
-                infos |= infos_of(arrays)
-                del arrays  # the store has a copy; the next are yet to be gathered
-            manifest = ray.put(replace(head, tensors=infos).to_json())
+            if self._comparison is None:
+                manifest, parts = _stored(head, tensors)
+            else:
+                manifest, parts = self._compared(self._comparison, head, tensors)
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
             ) from error
-        self._ask("keep a version", self._store.keep, address.partition("/")[2], [manifest, *parts])
+        self._ask("keep a version", self._store.keep, address.partition("/")[2], manifest.to_json(), parts)
+        return manifest.base
+
+    def _compared(self, comparison: Comparison, head: Manifest, tensors: Tensors) -> tuple[Manifest, list[Any]]:
+        import ray
+
+        if comparison.base() not in self._kept:
+            comparison.forget()
+        compared = comparison.of(head, tensors)
+        manifest = compared.manifest
+        if compared.changes is None:
+            manifest, parts = _stored(manifest, compared.arrays)
+        else:
+            parts = [ray.put(packed_changes(compared.changes))]
+        comparison.keep(compared, manifest)
+        self.metrics = compared.metrics
+        return manifest, parts
 
     def _drop(self, address: str) -> None:
         self._ask("drop a version", self._store.drop, address.partition("/")[2])
@@ -283,3 +315,19 @@ class RayPublisher(MemoryPublisher):
             raise PublishError(
                 f"the Ray actor that holds the weights did not {what}: {first_line(error)}; look at the cluster"
             ) from error
+
+
+def _stored(head: Manifest, tensors: Tensors) -> tuple[Manifest, list[Any]]:
+    """Puts a whole version into the object store; returns its manifest, ``head`` with the tensors, and the references.
+
+    Raises:
+        DtypeError: a tensor is not of its type.
+    """
+    import ray
+
+    parts, infos = list[Any](), dict[str, TensorInfo]()
+    for arrays in gathered(tensors, head.dtype):
+        parts.append(ray.put(memory.packed(arrays)))
+        infos |= infos_of(arrays)
+        del arrays  # the store has a copy; the next are yet to be gathered
+    return replace(head, tensors=infos), parts

@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,7 +206,8 @@ class OrbaxPublisher:
         """See `Publisher.prune`. Who is writing in an earlier lineage gets a `PublishError`. What a kept version was
         written against is kept with it.
         """
-        needed = self._with_bases(keep)
+        needed = with_bases(keep, self._base_of)
+        self._bases = {identity: base for identity, base in self._bases.items() if identity in needed}
         for version, published_by in reversed(self.published()):  # each before those that it was written against
             if published_by <= lineage and (version, published_by) not in needed:
                 self.delete(version, published_by)
@@ -225,16 +226,6 @@ class OrbaxPublisher:
     def _write(self, hidden: Path, draft: Path, head: Manifest, tensors: Tensors) -> Manifest:
         """Writes a version's arrays to ``draft``; returns its manifest: ``head``, with them."""
         return replace(head, tensors=_written(hidden, draft, tensors, head.dtype))
-
-    def _with_bases(self, keep: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-        needed = set[tuple[int, int]]()
-        for kept in keep:
-            identity: tuple[int, int] | None = kept
-            while identity is not None and identity not in needed:
-                needed.add(identity)
-                identity = self._base_of(identity)
-        self._bases = {identity: base for identity, base in self._bases.items() if identity in needed}
-        return needed
 
     def _base_of(self, identity: tuple[int, int]) -> tuple[int, int] | None:
         if identity not in self._bases:
@@ -256,6 +247,19 @@ class OrbaxPublisher:
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
+
+
+def with_bases(
+    keep: Iterable[tuple[int, int]], base_of: Callable[[tuple[int, int]], tuple[int, int] | None]
+) -> set[tuple[int, int]]:
+    """Returns the (version, lineage) of versions, and of those that these were written against, back to whole ones."""
+    needed = set[tuple[int, int]]()
+    for kept in keep:
+        identity: tuple[int, int] | None = kept
+        while identity is not None and identity not in needed:
+            needed.add(identity)
+            identity = base_of(identity)
+    return needed
 
 
 def describe(head: Manifest, tensors: Tensors) -> PublishedVersion:

@@ -5,20 +5,22 @@ Both are lost with the learner's process; it publishes again when it is restarte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sidecar.channels.chains import read_following
+from sidecar.channels.files import Files
 from sidecar.channels.versions import (
+    Manifest,
     PublishedVersion,
     VersionError,
     VersionGoneError,
     checked,
     gone,
     parse_manifest,
-    read_version,
 )
 from sidecar.errors import first_line
 
@@ -28,8 +30,6 @@ RAY_SECONDS = 300.0
 """Seconds in which Ray must hand over a version, or any answer of a weight store."""
 
 _kept: dict[str, PublishedVersion] = {}
-_last: dict[str, PublishedVersion] = {}
-"""The version that was read last, by the directory that its own lies in."""
 
 
 def keep(address: str, published: PublishedVersion) -> None:
@@ -61,41 +61,28 @@ def read_memory(address: str) -> PublishedVersion:
 
 
 def read_files(path: str) -> PublishedVersion:
-    """Reads a version from its directory, `read_version`; where this process keeps it under that path, as it has it.
-
-    A version that others will be written against is kept on the host until the next is read, which then is what has
-    changed alone. Where what is kept does not lead to what the manifest says, the version is read from its files alone.
+    """Reads a version from its directory, `read_following`; where this process keeps it under that path, as it has it.
 
     Raises:
-        VersionGoneError, VersionError: as `read_version`.
+        VersionGoneError, VersionError: as `read_following`.
     """
-    if (kept := _kept.get(path)) is not None:
-        return kept
-    root = str(Path(path).absolute().parent)
-    held = _last.get(root)
-    try:
-        published = read_version(path, held)
-    except VersionGoneError:
-        raise
-    except VersionError:
-        if held is None:
-            raise
-        published = read_version(path)
-    _last.clear()  # of one run alone: what one before it left is let go
-    if published.manifest.followed:
-        _last[root] = published
-    return published
+    kept = _kept.get(path)
+    return read_following(Files(), str(Path(path).absolute())) if kept is None else kept
 
 
 class WeightStore:
-    """A Ray actor that holds the references of the versions that a learner keeps in the object store."""
+    """A Ray actor that holds the manifests of the versions that a learner keeps in the object store, and the references
+    of their parts.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[Any]] = {}
+        self._kept: dict[str, tuple[str, list[Any]]] = {}
 
-    def keep(self, version: str, references: list[Any]) -> None:
-        """Holds references to the manifest and the parts, in a list so that Ray does not fetch what they refer to."""
-        self._kept[version] = references
+    def keep(self, version: str, manifest: str, references: list[Any]) -> None:
+        """Holds a manifest's text and references to the parts, in a list so that Ray does not fetch what they refer
+        to.
+        """
+        self._kept[version] = manifest, references
 
     def drop(self, version: str) -> None:
         """Drops the references; the store frees the version once no engine reads it any more."""
@@ -105,9 +92,9 @@ class WeightStore:
         """Drops all references."""
         self._kept.clear()
 
-    def find(self, version: str) -> list[Any]:
-        """Returns the references; an empty list if the version is not here."""
-        return self._kept.get(version, [])
+    def find(self, version: str) -> tuple[str, list[Any]] | None:
+        """Returns the manifest's text and the references; None if the version is not here."""
+        return self._kept.get(version)
 
 
 def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -115,13 +102,12 @@ def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {n: np.ascontiguousarray(t).reshape(-1).view(np.uint8) for n, t in tensors.items()}
 
 
-def unpacked(written: str, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> PublishedVersion:
-    """Returns the version of a manifest's text and the parts that `packed` made into plain data, without a copy.
+def unpacked(manifest: Manifest, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
+    """Returns the tensors of the parts that `packed` made into plain data, without a copy.
 
     Raises:
         VersionError: there is no such tensor, or not as many bytes as the manifest says.
     """
-    manifest = parse_manifest(written, where)
     plain = {name: flat for part in parts for name, flat in part.items()}
     tensors = {}
     for name, info in manifest.tensors.items():
@@ -129,11 +115,65 @@ def unpacked(written: str, parts: Sequence[Mapping[str, np.ndarray]], where: str
             tensors[name] = plain[name].view(np.dtype(info.dtype)).reshape(info.shape)
         except (KeyError, ValueError) as error:
             raise VersionError(f"{where}: tensor {name} does not fit its manifest; publish it again") from error
-    return PublishedVersion(manifest, tensors)
+    return tensors
+
+
+class _Objects:
+    """Versions in the object store of the Ray cluster that this process has joined, a `Source`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Any]] = {}
+
+    def manifest(self, where: str) -> Manifest:
+        """See `Source.manifest`."""
+        found = self._find(where)
+        if found is None:
+            raise VersionGoneError(gone(where))
+        self._parts[where] = found[1]
+        return parse_manifest(found[0], where)
+
+    def arrays(self, where: str, manifest: Manifest) -> Mapping[str, np.ndarray]:
+        """See `Source.arrays`: on the learner's node without a copy."""
+        return unpacked(manifest, self._fetch(where), where)
+
+    def changes(self, where: str) -> Mapping[str, np.ndarray]:
+        """See `Source.changes`."""
+        return {name: array for part in self._fetch(where) for name, array in part.items()}
+
+    def is_there(self, where: str) -> bool:
+        """See `Source.is_there`."""
+        return self._find(where) is not None
+
+    def _find(self, where: str) -> tuple[str, list[Any]] | None:
+        store, _, version = where.removeprefix("ray:").partition("/")
+        found: tuple[str, list[Any]] | None = self._asked(
+            where, lambda ray: ray.get_actor(store, namespace=NAMESPACE).find.remote(version)
+        )
+        return found
+
+    def _fetch(self, where: str) -> list[Mapping[str, np.ndarray]]:
+        parts: list[Mapping[str, np.ndarray]] | None = self._asked(where, lambda _: self._parts[where])
+        if parts is None:
+            raise VersionGoneError(gone(where))
+        return parts
+
+    def _asked(self, where: str, references: Callable[[Any], Any]) -> Any:
+        """Returns what references refer to; None where they, or the process that kept it, are gone."""
+        import ray
+
+        lost = ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+        passing = ray.exceptions.ActorUnavailableError, ray.exceptions.ObjectFetchTimedOutError  # some of these
+        try:
+            return ray.get(references(ray), timeout=RAY_SECONDS)
+        except (*lost, ray.exceptions.RayError) as error:
+            if isinstance(error, lost) and not isinstance(error, passing):
+                return None
+            why = f"{where} was not handed over by Ray: {first_line(error)}; look at the cluster"
+            raise VersionError(why) from error
 
 
 def read_ray(address: str) -> PublishedVersion:
-    """Reads ``ray:STORE/v<version>-<lineage>`` from the object store; on the learner's node without a copy.
+    """Reads ``ray:STORE/v<version>-<lineage>`` from the object store, `read_following`.
 
     Raises:
         VersionGoneError: the weight store, the version or its publisher is gone.
@@ -144,14 +184,4 @@ def read_ray(address: str) -> PublishedVersion:
     if not ray.is_initialized():
         # not left to Ray, which would start a cluster of its own
         raise VersionError(f"{address} lies in a Ray cluster, and this process is in none; use sync_method=checkpoint")
-    store, _, version = address.removeprefix("ray:").partition("/")
-    try:
-        found: list[Any] = ray.get(ray.get_actor(store, namespace=NAMESPACE).find.remote(version), timeout=RAY_SECONDS)
-        content = ray.get(found, timeout=RAY_SECONDS)
-    except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-        content = list[Any]()
-    except ray.exceptions.RayError as error:
-        raise VersionError(f"{address} was not handed over by Ray: {first_line(error)}; look at the cluster") from error
-    if not content:
-        raise VersionGoneError(gone(address))
-    return checked(unpacked(content[0], content[1:], address), address)
+    return read_following(_Objects(), address)

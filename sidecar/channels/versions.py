@@ -1,4 +1,4 @@
-"""Reads a published version of the weights as numpy arrays, without JAX.
+"""A published version of the weights: what its manifest says, where it lies, and how it is received, without JAX.
 
 A version is a directory ``v<version>-<lineage>``: an Orbax checkpoint of ``{hugging_face_name: array}`` (on disk OCDBT
 and zarr3, which tensorstore reads by itself), of several hosts one of each, with a ``manifest.json`` that says what
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,11 +18,7 @@ from typing import Any, Protocol
 
 import ml_dtypes  # noqa: F401  (numpy learns the name bfloat16)
 import numpy as np
-import tensorstore
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from sidecar.channels.changes import unpacked_changes, with_changes
 from sidecar.checksum import checksum
 from sidecar.errors import first_line
 
@@ -31,8 +26,6 @@ MANIFEST_NAME = "manifest.json"
 CHANGES_NAME = "changes.safetensors"
 """File of a version that was written as what has changed; see `sidecar.channels.changes.packed_changes`."""
 MANIFEST_FORMAT, MANIFEST_FORMAT_OF_CHANGES = 1, 2
-READ_SECONDS = 300.0
-"""Seconds in which a version must be read: longer than a slow disk takes, so that only one that hangs fails."""
 # Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
 _ARRAYS = "state"
 
@@ -206,67 +199,6 @@ def parse_manifest(text: str, where: str) -> Manifest:
         raise VersionError(f"{where} is damaged ({first_line(error)}); publish the version again") from error
 
 
-def read_version(path: str | Path, held: PublishedVersion | None = None) -> PublishedVersion:
-    """Reads every tensor of the version in directory `path` and checks it against the manifest.
-
-    Args:
-        path: the directory. Of a version that was written as changes those before it are read too, back to a whole one.
-        held: a version of the same run that is not read again where they come to it. Its arrays stay as they are.
-
-    Raises:
-        VersionError: the version is gone, or a tensor is missing, mis-shaped or corrupted; the line names it.
-    """
-    path = Path(path).absolute()
-    manifest = read_manifest(path)
-    if held is not None and held.manifest == manifest:
-        return held
-    changed, first = chain(path, None if held is None else held.manifest)
-    tensors: Mapping[str, np.ndarray]
-    if held is not None and first.manifest == held.manifest:
-        tensors = held.tensors
-    else:
-        tensors = _read_arrays(first.path, first.manifest)
-    for one in reversed(changed):
-        tensors = _with_changes(tensors, one)
-    return checked(PublishedVersion(manifest, tensors), str(path))
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A version in its directory, as one of those that a version needs."""
-
-    path: Path
-    manifest: Manifest
-
-
-def chain(path: Path, held: Manifest | None = None) -> tuple[list[Link], Link]:
-    """Returns those versions, from the one in directory `path` back, that were written as changes, and the one before
-    them, which is whole or ``held``.
-
-    Raises:
-        VersionGoneError: the version is gone.
-        VersionError: a manifest cannot be read, or the version is there and one that it needs is not.
-    """
-    wanted, changed = path, list[Link]()
-    while True:
-        try:
-            link = Link(path, read_manifest(path))
-        except VersionGoneError as error:
-            if not (wanted / MANIFEST_NAME).exists():  # a version goes before those that it needs
-                raise VersionGoneError(gone(str(wanted))) from error
-            raise VersionError(
-                f"{wanted} has what changed since {path.name}, which is not there; load a version that is whole, or "
-                "start the learner again, which publishes one"
-            ) from error
-        base = link.manifest.base
-        if base is None or link.manifest == held:
-            return changed, link
-        if base >= link.manifest.identity:
-            raise VersionError(f"{path / MANIFEST_NAME} is damaged: its base is not before it; publish it again")
-        changed.append(link)
-        path = version_directory(path.parent, *base)
-
-
 def checked(published: PublishedVersion, where: str) -> PublishedVersion:
     """Returns the version itself if every tensor is what the manifest says; ``where`` is named in errors.
 
@@ -308,45 +240,6 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         base = int(version), int(lineage)
     head = int(content["version"]), int(content["lineage"]), content["model"], content["dtype"]
     return Manifest(*head, tensors, adapter, base, bool(content.get("followed", False)))
-
-
-def _with_changes(before: Mapping[str, np.ndarray], link: Link) -> dict[str, np.ndarray]:
-    file, after = link.path / CHANGES_NAME, dict(before)
-    try:
-        for name, changes in unpacked_changes(load_file(file)):
-            after[name] = with_changes(after[name], changes)
-    except (OSError, SafetensorError, ValueError, IndexError, KeyError) as error:
-        if not (link.path / MANIFEST_NAME).exists():
-            raise VersionGoneError(gone(str(link.path))) from error
-        raise VersionError(f"{file} cannot be read: {first_line(error)}; publish the version again") from error
-    return after
-
-
-def _read_arrays(path: Path, manifest: Manifest) -> dict[str, np.ndarray]:
-    # one context: the OCDBT index is read once for all tensors; all of them are opened, then read, at the same time
-    context = tensorstore.Context({})
-    deadline = time.time() + READ_SECONDS
-    stores: dict[str, Any] = {}
-    for name, info in manifest.tensors.items():
-        spec = array_spec(part_directory(path, info.part), name)
-        stores[name] = tensorstore.open(spec, open=True, context=context)
-    reads = {name: _wait(path, name, store, deadline).read() for name, store in stores.items()}
-    return {name: _wait(path, name, read, deadline) for name, read in reads.items()}
-
-
-def _wait(path: Path, name: str, future: Any, deadline: float) -> Any:
-    try:
-        return future.result(deadline=deadline)
-    except TimeoutError:
-        raise VersionError(
-            f"{path}: tensor {name} was not read within {READ_SECONDS:g} s; look at the disk or network it lies on"
-        ) from None
-    except (ValueError, OSError, RuntimeError) as error:
-        if not (path / MANIFEST_NAME).exists():
-            raise VersionGoneError(gone(str(path))) from error
-        raise VersionError(
-            f"{path}: tensor {name} cannot be read: {first_line(error)}; publish the version again"
-        ) from error
 
 
 def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> None:

@@ -17,7 +17,8 @@ import pytest
 from lives import Role, live_to_the_end
 from program import Started, audit_of, batches_of, query, run, undocumented
 
-from sidecar.channels.versions import read_manifest, read_version
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import read_manifest
 from sidecar.failpoints import NAMES, PHASES
 from tests.postgres import Server
 

@@ -23,7 +23,7 @@ from rljax.pipeline.assemble.run import Model
 from rljax.weights import gathering
 from rljax.weights.gathering import gathered
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.channels.versions import read_version
+from sidecar.channels.files import read_version
 from tests.learner.eight_devices import answer
 from tests.learner.made_up import make_config
 

@@ -23,7 +23,8 @@ from rljax.models.layered import LayeredTensors
 from rljax.sampler import programs
 from rljax.weights.memory import MemoryPublisher, SharedDevicePublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels.versions import read_version, receive
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import receive
 from tests.learner.made_up import ARCHITECTURE, make_config, make_params
 from tests.models.hf_models import FAMILIES, save, shared_model
 

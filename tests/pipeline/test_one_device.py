@@ -14,6 +14,7 @@ from rljax.run import Run
 from rljax.sampler import programs
 from rljax.weights import memory
 from sidecar.channels import memory as received
+from sidecar.channels.chains import Source
 from sidecar.channels.versions import PublishedVersion
 
 pytestmark = pytest.mark.slow
@@ -29,13 +30,13 @@ def test_a_run_on_one_device_needs_no_other(
 ) -> None:
     (only,) = jax.devices()
     of_files: list[str] = []
-    read_version = received.read_version
+    read_following = received.read_following
 
-    def read(path: str, *held: Any) -> PublishedVersion:
+    def read(source: Source, path: str) -> PublishedVersion:
         of_files.append(Path(path).name)
-        return read_version(path, *held)
+        return read_following(source, path)
 
-    monkeypatch.setattr(received, "read_version", read)
+    monkeypatch.setattr(received, "read_following", read)
     if sync_method == "memory":
         monkeypatch.setattr(programs, "place", lambda *_, **__: pytest.fail("an engine made a copy of a version"))
     monkeypatch.setattr(memory, "describe", lambda *_, **__: pytest.fail("a version went by way of the host"))

@@ -27,7 +27,8 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.run import Run
 from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels.versions import VersionGoneError, read_version, receive
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import VersionGoneError, receive
 from tests.waiting import HANGS
 
 CONFIG = Config(

@@ -21,7 +21,8 @@ from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.adapters import whole_version
-from sidecar.channels.versions import AdapterInfo, VersionError, read_version
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import AdapterInfo, VersionError
 from sidecar.fingerprint import fingerprint
 from sidecar.protocol import WeightUpdate, WeightUpdateError
 from tests.models.hf_models import reference_logits, tokens

@@ -16,7 +16,7 @@ from rljax.models.files import load_architecture
 from rljax.sampler.adapted import Below
 from rljax.sampler.engine import EmbeddedEngine
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.channels.versions import read_version
+from sidecar.channels.files import read_version
 from sidecar.protocol import (
     Completion,
     GenerateRequest,

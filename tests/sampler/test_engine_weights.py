@@ -17,7 +17,8 @@ from rljax.models.layered import LayeredTensors
 from rljax.sampler import programs
 from rljax.weights import memory
 from rljax.weights.memory import MemoryPublisher
-from sidecar.channels.versions import MANIFEST_NAME, read_version
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import MANIFEST_NAME
 from sidecar.protocol import PauseMode, UpdatePolicy, WeightUpdate, WeightUpdateError
 from tests.models.hf_models import logprobs_over_kept_kv
 from tests.sampler.conftest import ARCHITECTURE

@@ -16,14 +16,16 @@ import pytest
 from rljax.weights import deltas
 from rljax.weights.deltas import DeltaPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels import memory, versions
+from sidecar.channels import chains, files
 from sidecar.channels.changes import with_changes
+from sidecar.channels.files import read_version
 from sidecar.channels.versions import (
     CHANGES_NAME,
+    Manifest,
+    PublishedVersion,
     VersionError,
     VersionGoneError,
     read_manifest,
-    read_version,
     receive,
 )
 from tests.waiting import HANGS
@@ -66,7 +68,7 @@ def publish(publisher: OrbaxPublisher, version: int, tensors: dict[str, np.ndarr
     return publisher.publish(version, lineage, tensors, model="", dtype="bf16")
 
 
-def assert_same(found: versions.PublishedVersion, expected: dict[str, np.ndarray]) -> None:
+def assert_same(found: PublishedVersion, expected: dict[str, np.ndarray]) -> None:
     assert set(found.tensors) == set(expected)
     for name, array in expected.items():
         assert found.tensors[name].dtype == BF16
@@ -80,7 +82,7 @@ def is_whole(path: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def _nothing_held() -> None:
-    memory._last.clear()
+    chains._last.clear()
 
 
 def test_every_version_is_read_bit_by_bit_by_who_follows_and_by_who_joins(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_who_follows_reads_the_changes_alone(tmp_path: Path, monkeypatch: pytest
     paths, given = run_of(publisher, 5)
     first = receive(paths[1])
     kept = {name: array.copy() for name, array in first.tensors.items()}
-    monkeypatch.setattr(versions, "_read_arrays", lambda path, _: pytest.fail(f"{path} was read whole"))
+    monkeypatch.setattr(files, "_read_arrays", lambda path, _: pytest.fail(f"{path} was read whole"))
     assert_same(receive(paths[4]), given[4])  # several at once
     assert receive(paths[4]) is receive(paths[4]), "another engine of this process reads nothing"
     assert_same(first, kept)  # who still uses the version before finds it as it was
@@ -107,9 +109,9 @@ def test_who_follows_reads_the_changes_alone(tmp_path: Path, monkeypatch: pytest
 
 def test_an_engine_keeps_nothing_of_versions_that_none_is_written_against(tmp_path: Path) -> None:
     receive(publish(DeltaPublisher(tmp_path / "deltas", most=1), 0, made(0)))
-    assert memory._last
+    assert chains._last
     receive(publish(OrbaxPublisher(tmp_path / "whole"), 0, made(0)))
-    assert not memory._last
+    assert not chains._last
 
 
 def test_what_is_held_and_is_not_what_it_was_is_read_again(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_a_base_that_was_published_again_is_not_taken_for_the_one_that_is_held(
     then = stepped(other, 8)
     newest = publish(again, 2, then)
     tried = list[int]()
-    monkeypatch.setattr(versions, "with_changes", lambda *given: tried.append(1) or with_changes(*given))
+    monkeypatch.setattr(chains, "with_changes", lambda *given: tried.append(1) or with_changes(*given))
     assert_same(receive(newest), then)
     assert len(tried) == sum(then[name].tobytes() != array.tobytes() for name, array in other.items())
 
@@ -146,12 +148,34 @@ def test_a_base_that_is_lost_is_named(tmp_path: Path, lost: int) -> None:
     assert not isinstance(refused.value, VersionGoneError)
 
 
+@pytest.mark.parametrize("lost", ["arrays", "changes"])
+def test_a_base_that_is_lost_but_for_its_manifest_is_named(
+    tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an object store has lost an object."""
+    paths, _ = run_of(DeltaPublisher(tmp_path, most=8), 4)
+    first = {"arrays": 0, "changes": 1}[lost]
+    real = getattr(files.Files, lost)
+
+    def without(self: files.Files, where: str, *more: Manifest) -> object:
+        if where == paths[first]:
+            raise VersionGoneError("an object is lost")
+        return real(self, where, *more)
+
+    monkeypatch.setattr(files.Files, lost, without)
+    with pytest.raises(VersionError, match=rf"v3-1 has what changed since v{first}-1, which is not there") as refused:
+        read_version(paths[3])
+    assert not isinstance(refused.value, VersionGoneError)
+    with pytest.raises(VersionGoneError, match=rf"v{first}-1 is not there"):
+        read_version(paths[first])
+
+
 def test_a_version_that_is_gone_is_gone_though_its_base_is_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pruned while it is read: its engine looks for a newer one."""
     paths, _ = run_of(DeltaPublisher(tmp_path, most=8), 3)
-    real, read = versions.read_manifest, []
+    real, read = files.read_manifest, []
 
-    def pruned(path: Path) -> versions.Manifest:
+    def pruned(path: Path) -> Manifest:
         manifest = real(path)
         if not read:
             for entry in tmp_path.iterdir():
@@ -159,7 +183,7 @@ def test_a_version_that_is_gone_is_gone_though_its_base_is_too(tmp_path: Path, m
         read.append(path)
         return manifest
 
-    monkeypatch.setattr(versions, "read_manifest", pruned)
+    monkeypatch.setattr(files, "read_manifest", pruned)
     with pytest.raises(VersionGoneError, match="v2-1 is not there"):
         read_version(paths[2])
 
@@ -190,7 +214,7 @@ def test_a_manifest_whose_base_is_none_is_refused(tmp_path: Path, base: object) 
     paths, _ = run_of(DeltaPublisher(tmp_path, most=8), 3)
     file = Path(paths[2]) / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base": base}))
-    with pytest.raises(VersionError, match=r"v2-1/manifest\.json is damaged"):
+    with pytest.raises(VersionError, match=r"v2-1(/manifest\.json)? is damaged"):
         receive(paths[2])
 
 

@@ -12,7 +12,8 @@ import pytest
 from rljax.weights.gathering import Tensors
 from rljax.weights.parts import PartWriter, owners
 from rljax.weights.publisher import OrbaxPublisher, PublishError, SharedTensors
-from sidecar.channels.versions import TensorInfo, VersionError, part_directory, read_version
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import TensorInfo, VersionError, part_directory
 
 WHOLE = {name: np.full((64, 64), size, np.float32) for size, name in enumerate("abcdefg", start=1)}
 

@@ -22,7 +22,8 @@ from rljax.observe import parts
 from rljax.weights import orbax_lock, publisher
 from rljax.weights.memory import MemoryPublisher
 from rljax.weights.publisher import OrbaxPublisher, PublishError
-from sidecar.channels.versions import VersionError, read_version
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import VersionError
 from sidecar.checksum import checksum
 from sidecar.stored import DamagedFileError, StoredTensor
 from tests.waiting import HANGS

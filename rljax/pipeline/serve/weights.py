@@ -27,7 +27,9 @@ from rljax.pipeline.run_dir import RunDir
 from rljax.rollout.engine_pool import EnginePool
 from rljax.weights.draft import Draft, scratch
 from rljax.weights.publisher import PublishError
-from sidecar.channels.versions import VersionError, chain, is_address
+from sidecar.channels.chains import chain
+from sidecar.channels.files import Files
+from sidecar.channels.versions import VersionError, is_address
 from sidecar.errors import first_line
 from sidecar.protocol import WeightsGoneError, WeightUpdateError
 
@@ -164,10 +166,10 @@ class PublishedWeights:
         assert self._scratch is not None
         source, target = self._run.root / announced.path, self._scratch.path / Path(announced.path).name
         try:
-            changed, first = chain(source.absolute())
+            changed, first = chain(Files(), str(source.absolute()))
             for link in (first, *changed):  # what a version was written against is kept beside it
-                if not (kept := target.parent / link.path.name).exists():
-                    _keep_directory(link.path, kept)
+                if not (kept := target.parent / Path(link.where).name).exists():
+                    _keep_directory(Path(link.where), kept)
         except (OSError, VersionError) as error:
             if not source.exists():
                 raise WeightsGoneError(f"version {announced.version} is not in {source} any more") from None

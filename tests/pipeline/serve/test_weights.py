@@ -18,7 +18,7 @@ from rljax.ledger import schema, versions
 from rljax.ledger.compatibility import check_model
 from rljax.pipeline.serve.weights import CheckpointWeights, PublishedWeights
 from rljax.weights.deltas import DeltaPublisher
-from sidecar.channels.versions import read_version
+from sidecar.channels.files import read_version
 from sidecar.protocol import WeightsGoneError
 from tests.pipeline.serve.lab import Served, Versions, config_of
 

@@ -18,8 +18,11 @@ import pytest
 from rljax.weights import memory as weights
 from rljax.weights.memory import MemoryPublisher, RayPublisher, SharedDevicePublisher, is_on_accelerator
 from rljax.weights.publisher import OrbaxPublisher, PublishError
+from sidecar.channels import chains
+from sidecar.channels import memory as received
+from sidecar.channels.files import read_version
 from sidecar.channels.memory import packed, unpacked
-from sidecar.channels.versions import VersionError, VersionGoneError, is_address, read_version, receive
+from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
 from tests.waiting import HANGS
 
 TENSORS = {
@@ -155,14 +158,13 @@ def test_a_wrong_dtype_is_refused(tmp_path: Path) -> None:
 
 def test_plain_bytes_become_the_same_version_without_a_copy(tmp_path: Path) -> None:
     made = receive(publish(MemoryPublisher(tmp_path)))
-    names, manifest = list(TENSORS), made.manifest.to_json()
+    names, manifest = list(TENSORS), made.manifest
     parts = [packed({name: made.tensors[name] for name in some}) for some in (names[:1], names[1:])]
     found = unpacked(manifest, parts, "here")
-    assert found.manifest == made.manifest
     for name, array in TENSORS.items():
-        assert np.shares_memory(found.tensors[name], array)
-        np.testing.assert_array_equal(found.tensors[name], array)
-        assert found.tensors[name].shape == array.shape
+        assert np.shares_memory(found[name], array)
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].shape == array.shape
     with pytest.raises(VersionError, match="here: tensor b does not fit"):
         unpacked(manifest, [*parts, {"b": np.zeros(5, np.uint8)}], "here")
     with pytest.raises(VersionError, match="here: tensor a does not fit"):
@@ -216,6 +218,100 @@ def test_ray_carries_a_version_to_another_process(ray, tmp_path: Path, monkeypat
     assert ray.get(engine.gone.remote(second), timeout=HANGS)
     monkeypatch.undo()
     ray.kill(*late)
+
+
+def of_changes(count: int) -> list[dict[str, np.ndarray]]:
+    """Versions in bfloat16, each with one value of each tensor changed, the first by one, the next by two, …"""
+    made = [{"a": np.zeros((64, 32), ml_dtypes.bfloat16), "b": np.ones(700, ml_dtypes.bfloat16)}]
+    for version in range(1, count):
+        made.append({name: array.copy() for name, array in made[-1].items()})
+        for array in made[-1].values():
+            array.reshape(-1)[version * 30] += version
+    return made
+
+
+def test_ray_carries_what_has_changed(ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, given = RayPublisher(tmp_path, deltas=2), of_changes(5)
+    addresses, sent = [], []
+    for version, tensors in enumerate(given):
+        addresses.append(publish(channel, version, tensors=tensors, dtype="bf16"))
+        sent.append((channel.metrics["publish/whole"], channel.metrics["publish/bytes"]))
+        read = receive(addresses[-1])  # by the one before
+        assert all(read.tensors[name].tobytes() == array.tobytes() for name, array in tensors.items())
+        if version in (1, 2, 4):
+            assert read.manifest.base == (version - 1, 1)
+    # A byte of gap for each 255 values, one more, and two of value: 1 + 2, twice; of the whole 2 × (64 × 32 + 700).
+    assert sent[:2] == [(1.0, 5496.0), (0.0, 6.0)]
+    assert [whole for whole, _ in sent] == [1, 0, 0, 1, 0]
+    joined = ray.remote(num_cpus=0)(Engine).remote()  # back to version 3, which is whole
+    assert ray.get(joined.read.remote(addresses[4]), timeout=HANGS)[0] == 700 + 2 * (1 + 2 + 3 + 4)
+    monkeypatch.setattr(received._Objects, "arrays", lambda _, where, __: pytest.fail(f"{where} was read whole"))
+    given.append({name: array + np.array(array == 1, array.dtype) for name, array in given[-1].items() if name == "a"})
+    given[-1]["b"] = given[-2]["b"]
+    newest = publish(channel, 5, tensors=given[5], dtype="bf16")
+    assert receive(newest).tensors["a"].tobytes() == given[5]["a"].tobytes()
+    channel.close()
+
+
+def test_what_a_kept_version_was_written_against_stays_in_the_store(ray, tmp_path: Path) -> None:
+    channel = RayPublisher(tmp_path, deltas=8)
+    addresses = [publish(channel, v, tensors=t, dtype="bf16") for v, t in enumerate(of_changes(4))]
+    engine = ray.remote(num_cpus=0)(Engine).remote()
+    channel.prune({(2, 1)}, 1)
+    assert ray.get(engine.gone.remote(addresses[3]), timeout=HANGS)
+    assert ray.get(engine.read.remote(addresses[2]), timeout=HANGS)[0] == 700 + 2 * (1 + 2)
+    # 3 is not there to be written against
+    assert read_base(publish(channel, 4, tensors=of_changes(5)[4], dtype="bf16")) is None
+    channel.delete(0, 1)
+    chains._last.clear()
+    with pytest.raises(VersionError, match="v2-1 has what changed since v0-1, which is not there; load a version that"):
+        receive(addresses[2])
+    channel.prune((), 1)
+    assert all(ray.get(engine.gone.remote(address), timeout=HANGS) for address in addresses)
+    channel.close()
+
+
+def read_base(address: str) -> tuple[int, int] | None:
+    return received._Objects().manifest(address).base
+
+
+@pytest.mark.parametrize("passing", ["ActorUnavailableError", "ObjectFetchTimedOutError"])
+def test_what_ray_may_still_have_is_not_gone(
+    ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passing: str
+) -> None:
+    address = publish(channel := RayPublisher(tmp_path))
+    error = {
+        "ActorUnavailableError": lambda: ray.exceptions.ActorUnavailableError("not now", None),
+        "ObjectFetchTimedOutError": lambda: ray.exceptions.ObjectFetchTimedOutError("0" * 56, "", ""),
+    }[passing]()
+
+    def not_now(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "get", not_now)
+        with pytest.raises(VersionError, match=f"{address} was not handed over by Ray: .*; look at the clu") as refused:
+            receive(address)
+    assert not isinstance(refused.value, VersionGoneError)
+    channel.close()
+
+
+def test_after_a_version_that_the_store_did_not_take_the_next_is_whole(
+    ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, given = RayPublisher(tmp_path, deltas=8), of_changes(3)
+    publish(channel, 0, tensors=given[0], dtype="bf16")
+
+    def full(*_: object) -> None:
+        raise ray.exceptions.ObjectStoreFullError("full")
+
+    monkeypatch.setattr(ray, "put", full)
+    with pytest.raises(PublishError, match=r"v1-1 cannot be put into Ray's object store: .*give the store more memory"):
+        publish(channel, 1, tensors=given[1], dtype="bf16")
+    monkeypatch.undo()
+    assert read_base(publish(channel, 1, tensors=given[1], dtype="bf16")) is None
+    assert read_base(publish(channel, 2, tensors=given[2], dtype="bf16")) == (1, 1)
+    channel.close()
 
 
 LEARNER = """

@@ -16,8 +16,9 @@ import tensorstore
 from orbax.checkpoint import v1 as ocp
 
 from rljax.weights.publisher import OrbaxPublisher
-from sidecar.channels import versions
-from sidecar.channels.versions import MANIFEST_NAME, VersionError, read_manifest, read_version
+from sidecar.channels import files
+from sidecar.channels.files import read_version
+from sidecar.channels.versions import MANIFEST_NAME, VersionError, read_manifest
 from tests.waiting import HANGS
 
 DTYPES = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16}
@@ -66,7 +67,7 @@ def test_is_an_orbax_checkpoint(published):
 
 def test_needs_no_jax(published):
     code = (
-        "import sys; from sidecar.channels.versions import read_version; "
+        "import sys; from sidecar.channels.files import read_version; "
         f"assert len(read_version({str(published)!r}).tensors) == 3; "
         "assert not {'jax', 'torch', 'rljax'} & set(sys.modules)"
     )
@@ -148,8 +149,8 @@ def test_deleted_while_read(published, monkeypatch):
         shutil.rmtree(path)
         return read_arrays(path, manifest)
 
-    read_arrays = versions._read_arrays
-    monkeypatch.setattr(versions, "_read_arrays", vanish)
+    read_arrays = files._read_arrays
+    monkeypatch.setattr(files, "_read_arrays", vanish)
     with pytest.raises(VersionError, match=r"v3-1 is not there: never published, or withdrawn in the meantime"):
         read_version(published)
 
@@ -166,7 +167,7 @@ def test_a_disk_that_hangs_is_not_waited_for_for_ever(published, monkeypatch):
             return self.future
 
     opened = iter(tensorstore.Future(Stuck(future)) for _, future in never)
-    monkeypatch.setattr(versions, "READ_SECONDS", 0.05)
-    monkeypatch.setattr(versions.tensorstore, "open", lambda *_, **__: next(opened))
+    monkeypatch.setattr(files, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(files.tensorstore, "open", lambda *_, **__: next(opened))
     with pytest.raises(VersionError, match=r"v3-1: tensor model.embed_tokens.weight was not read within 0.05 s"):
         read_version(published)

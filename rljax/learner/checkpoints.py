@@ -28,12 +28,12 @@ from rljax.learner.checksums import (
     unflattened,
     verify_arrays,
 )
+from rljax.learner.orbax_lock import alone_in_orbax
 from rljax.learner.state import TrainState
 from rljax.ledger.database import StaleWriterError
 from rljax.ledger.fence import Fence
 from rljax.models.common.params import Params
 from rljax.weights.draft import Draft, delete_abandoned
-from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 

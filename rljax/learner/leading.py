@@ -18,6 +18,7 @@ from rljax.learner.checksums import Checksum, checksum_of_metadata, checksums_of
 from rljax.learner.export import ExportedWeights
 from rljax.learner.hosts import Hosts
 from rljax.learner.learner import Learner
+from rljax.learner.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.learner.packing import Batch
 from rljax.learner.served import TeacherError
 from rljax.learner.state import TrainState
@@ -27,7 +28,6 @@ from rljax.models.hf_names import tensor_shapes
 from rljax.observe.parts import HOSTS, part
 from rljax.trajectory import Group, TaskId, Trajectory, encode
 from rljax.weights.gathering import Tensors
-from rljax.weights.orbax_lock import alone_in_orbax, go_on_after, last_operation
 from rljax.weights.parts import owners
 from rljax.weights.publisher import SharedTensors
 from sidecar.channels.versions import TensorInfo, tensor_info

@@ -31,6 +31,7 @@ from rljax.learner.leading import (
     weights_named,
 )
 from rljax.learner.learner import Learner
+from rljax.learner.orbax_lock import go_on_after
 from rljax.learner.packing import Batch
 from rljax.learner.programs import Compilation, shape_of, told_of_memory
 from rljax.models.files import stored_tensors
@@ -41,7 +42,6 @@ from rljax.pipeline.assemble.run import Model, open_model
 from rljax.pipeline.assemble.teachers import open_teachers
 from rljax.pipeline.run_dir import RunDir
 from rljax.trajectory import Trajectory, decode
-from rljax.weights.orbax_lock import go_on_after
 from rljax.weights.parts import PartWriter
 from rljax.weights.publisher import PublishError
 from sidecar.channels.versions import part_directory

@@ -145,8 +145,8 @@ class Publishing:
         outcome.result()
 
     def settle(self) -> None:
-        """Waits as `wait` does and raises nothing; `check` and `wait` do that. Orbax begins one save at a time: a
-        checkpoint would otherwise wait for the version unseen.
+        """Waits as `wait` does and raises nothing; `check` and `wait` do that. Engines wait for a version, and nobody
+        for a checkpoint, which would take the disk, and memory, beside it.
         """
         if self._under_way is not None:
             wait([self._under_way], self._left)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorstore
 
-from rljax.weights.gathering import gathered, infos_of
+from rljax.weights.arrays import write_arrays
 from rljax.weights.publisher import PublishError
-from sidecar.channels.versions import TensorInfo, array_spec
+from sidecar.channels.versions import TensorInfo
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 
@@ -68,27 +67,9 @@ class PartWriter:
         handed = _Handed(names, self._made)
         failpoint("part")
         try:
-            return _written(self.path, handed, dtype) if names else {}
+            return write_arrays(self.path, handed, dtype) if names else {}
         finally:
             handed.drain()
-
-
-def _written(path: Path, tensors: Mapping[str, Any], dtype: str) -> dict[str, TensorInfo]:
-    """Writes tensors as Orbax would, and without it: two hosts that save by it at once, each alone, take each other's
-    signals for their own, since these have the number of the operation.
-    """
-    path.mkdir(parents=True)
-    context, infos = tensorstore.Context({}), dict[str, TensorInfo]()
-    for group in gathered(tensors, dtype):
-        stores = [
-            tensorstore.open(array_spec(path, name), create=True, context=context, shape=x.shape, dtype=x.dtype)
-            for name, x in group.items()
-        ]
-        writes = [store.result().write(x) for store, x in zip(stores, group.values(), strict=True)]
-        infos |= infos_of(group)
-        for write in writes:
-            write.result()
-    return infos
 
 
 class _Handed(Mapping[str, Any]):

@@ -11,20 +11,15 @@ import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
 import numpy as np
-import orbax.checkpoint as orbax
-from orbax.checkpoint import type_handlers
-from orbax.checkpoint.options import AsyncOptions, MultiprocessingOptions
 
-from rljax.observe.parts import recorded, recorder
+from rljax.weights.arrays import write_arrays
 from rljax.weights.gathering import DtypeError, Tensors, gathered, infos_of, on_host
-from rljax.weights.orbax_lock import alone_in_orbax
 from sidecar.channels.versions import (
     MANIFEST_NAME,
     AdapterInfo,
@@ -60,6 +55,8 @@ class SharedTensors(Mapping[str, Any]):
 
 
 _HIDDEN = ".unfinished-"
+_BEGUN = "begun"
+"""File beside a version that is being written: tensorstore makes directories anew that somebody has removed."""
 _HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
 
@@ -171,12 +168,15 @@ class OrbaxPublisher:
         """See `Publisher.publish`. A version that is there already is replaced, unless it is the same."""
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
-        draft = hidden / final.name  # Orbax does not find the parts of what has a hidden name itself
+        draft = hidden / final.name  # beside it are the parts of other hosts
         try:
             hidden.mkdir()
+            (hidden / _BEGUN).touch()
             manifest = self._write(hidden, draft, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
             failpoint("write")
             (draft / MANIFEST_NAME).write_text(manifest.to_json())
+            if not (hidden / _BEGUN).exists():
+                raise FileNotFoundError(f"{hidden} was removed while it was written, by a learner that has taken over")
             self._rename_into_place(draft, final, manifest)
         except (DtypeError, DamagedFileError):
             raise
@@ -191,13 +191,7 @@ class OrbaxPublisher:
 
     def delete(self, version: int, lineage: int) -> None:
         """See `Publisher.delete`. Who is reading it gets a `VersionError`."""
-        hidden = self._hidden(lineage)
-        try:
-            # renamed first: a half-deleted version is never seen under its name
-            version_directory(self.directory, version, lineage).rename(hidden)
-        except FileNotFoundError:
-            return
-        shutil.rmtree(hidden, ignore_errors=True)
+        self._remove(version_directory(self.directory, version, lineage), lineage)
 
     def close(self) -> None:
         """See `Publisher.close`: what is written stays."""
@@ -216,7 +210,7 @@ class OrbaxPublisher:
                 continue
             written_by = _HIDDEN_BY.match(entry.name)  # None: by an earlier rljax, which named host and process
             if written_by is None or int(written_by[1]) <= lineage:
-                shutil.rmtree(entry, ignore_errors=True)
+                self._remove(entry, lineage)
 
     def published(self) -> list[tuple[int, int]]:
         """Returns the (version, lineage) of every version that is there, in order."""
@@ -244,6 +238,15 @@ class OrbaxPublisher:
             self.delete(manifest.version, manifest.lineage)
         draft.rename(final)
         self._bases[manifest.identity] = manifest.base
+
+    def _remove(self, directory: Path, lineage: int) -> None:
+        """Removes a directory, if it is there. It is renamed first: nobody sees half of it, or goes on to write it."""
+        hidden = self._hidden(lineage)
+        try:
+            directory.rename(hidden)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
@@ -277,93 +280,9 @@ def describe(head: Manifest, tensors: Tensors) -> PublishedVersion:
 def _written(hidden: Path, draft: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     """Writes a version's arrays, by all hosts where they share them; returns what the manifest says of them."""
     if not isinstance(tensors, SharedTensors):
-        return _save(draft, tensors, dtype)
-    infos = _save(draft, tensors.own(hidden), dtype)
+        return write_arrays(draft, tensors, dtype)
+    infos = write_arrays(draft, tensors.own(hidden), dtype)
     others = tensors.others()
     for host in {info.part for info in others.values()}:
         part_directory(hidden, host).rename(part_directory(draft, host))
     return {name: infos.get(name) or others[name] for name in tensors}
-
-
-def _save(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
-    """Writes the tensors, group by group, as one checkpoint; returns what the manifest says of them."""
-    writer = _GroupWriter(gathered(tensors, dtype))
-    # Of what a checkpoint may hold, a version needs the arrays alone: on a tiny model all else costs milliseconds.
-    arrays = type_handlers.ArrayHandler(array_metadata_store=None)  # there is none; Orbax warns where it has no handler
-    handler = orbax.PyTreeCheckpointHandler(
-        use_zarr3=True,
-        use_compression=False,
-        multiprocessing_options=_alone(),
-        type_handler_registry=type_handlers.create_type_handler_registry((_Leaf, writer), (jax.Array, arrays)),
-    )
-    leaves = {name: _Leaf(name) for name in tensors}
-    # a judge's weights are published in the learner's process too, on another thread
-    # As for checkpoints: a failure to make a directory later leaves Orbax's writers waiting for it for minutes.
-    at_once = AsyncOptions(create_directories_asynchronously=False)
-    alone = orbax.CompositeOptions(multiprocessing_options=_alone(), async_options=at_once)
-    whole = orbax.CompositeCheckpointHandler(state=handler, composite_options=alone)
-    with alone_in_orbax(), orbax.Checkpointer(whole, multiprocessing_options=_alone()) as checkpointer:
-        try:
-            checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(leaves)))
-        finally:
-            if writer.failure is not None:
-                raise writer.failure
-    return writer.infos
-
-
-def _alone() -> MultiprocessingOptions:
-    """Returns that this process writes alone: of the hosts of a learner one does, and Orbax would wait for all."""
-    me = jax.process_index()
-    several = jax.process_count() > 1
-    return MultiprocessingOptions(primary_host=me, active_processes={me} if several else None)
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """A tensor of a version in Orbax's tree, by its name: not yet gathered."""
-
-    name: str
-
-
-class _GroupWriter(type_handlers.NumpyHandler):
-    """Writes tensors as Orbax writes numpy arrays, but in the order and the groups in which they are gathered.
-
-    Orbax's own partial saves do the same at a cost that grows with the square of the number of groups, and beyond.
-    """
-
-    def __init__(self, groups: Iterable[dict[str, np.ndarray]]) -> None:
-        super().__init__(deepcopy_host_arrays=False)
-        self._groups = groups
-        self._record = recorder()  # Orbax has another thread write
-        self.infos: dict[str, TensorInfo] = {}
-        self.failure: Exception | None = None
-        """Error that ended the writing. Orbax goes on without: its other writes would otherwise outlive the failure."""
-
-    async def serialize(self, values: Sequence[_Leaf], infos: Any, args: Any = None) -> Sequence[Any]:
-        """Writes all groups, as `TypeHandler.serialize` says; no write is left to be waited for."""
-        with recorded(self._record):
-            return await self._serialize(values, infos, args)
-
-    async def _serialize(self, values: Sequence[_Leaf], infos: Any, args: Any) -> Sequence[Any]:
-        places = {leaf.name: place for leaf, *place in zip(values, infos, args, strict=True)}
-        writing: Sequence[Any] = ()
-        try:
-            for arrays in self._groups:
-                _await_all(writing)
-                # While a group is written, its checksums are taken and the next is gathered.
-                chosen = zip(*(places[name] for name in arrays), strict=True)
-                writing = await super().serialize(list(arrays.values()), *map(list, chosen))
-                self.infos |= infos_of(arrays)
-                del arrays
-            _await_all(writing)
-        except Exception as error:
-            for write in writing:
-                with contextlib.suppress(Exception):  # of two failures the first is told
-                    write.result()
-            self.failure = error
-        return ()
-
-
-def _await_all(writing: Sequence[Any]) -> None:
-    for write in writing:
-        write.result()

@@ -26,8 +26,8 @@ MANIFEST_NAME = "manifest.json"
 CHANGES_NAME = "changes.safetensors"
 """File of a version that was written as what has changed; see `sidecar.channels.changes.packed_changes`."""
 MANIFEST_FORMAT, MANIFEST_FORMAT_OF_CHANGES = 1, 2
-# Where Orbax keeps the arrays within its checkpoint; tests/sidecar/channels/test_versions.py pins it.
-_ARRAYS = "state"
+ARRAYS = "state"
+"""Directory of the arrays within that of a version, and their name in its Orbax checkpoint."""
 
 
 class VersionError(RuntimeError):
@@ -160,7 +160,7 @@ def part_directory(version: Path, part: int) -> Path:
 
 def array_spec(directory: Path, name: str) -> dict[str, Any]:
     """Returns what tensorstore opens an array of a version by, in its directory or that of a part."""
-    kvstore = {"driver": "ocdbt", "base": f"file://{directory / _ARRAYS}/", "path": f"{name}/"}
+    kvstore = {"driver": "ocdbt", "base": f"file://{directory / ARRAYS}/", "path": f"{name}/"}
     return {"driver": "zarr3", "kvstore": kvstore}
 
 

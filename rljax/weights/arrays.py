@@ -1,0 +1,95 @@
+"""Writes the arrays of a version as an Orbax checkpoint, by tensorstore alone.
+
+Orbax itself takes two to three times as long for the same files (``bench/RESULTS.md``), and numbers what it does by a
+counter of the whole process: two that write at once, each alone, take each other's signals for their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+from rljax.weights.gathering import Tensors, gathered, infos_of
+from sidecar.channels.versions import ARRAYS, TensorInfo, array_spec
+
+_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
+_DICTIONARY_KEY = 2
+"""Orbax's number for the key of a dictionary, in the path to a leaf of a tree."""
+
+
+def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
+    """Writes tensors to a new directory, group by group; returns what a manifest says of them. While a group is
+    written, its checksums are taken and the next is gathered.
+
+    Raises:
+        DtypeError: a tensor is not of type ``dtype``.
+        OSError, ValueError: they cannot be written. Nothing writes any more.
+    """
+    (path / ARRAYS).mkdir(parents=True)
+    context, infos = tensorstore.Context({}), dict[str, TensorInfo]()
+    writing: Any = None
+    try:
+        for group in gathered(tensors, dtype):
+            if writing is not None:
+                writing.result()
+            writing = _begun(path, group, context)
+            infos |= infos_of(group)
+            del group
+        if writing is not None:
+            writing.result()
+    except BaseException:
+        if writing is not None:
+            with contextlib.suppress(Exception):  # of two failures the first is told
+                writing.result()
+        raise
+    _describe(path, infos)
+    return infos
+
+
+def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Context) -> Any:
+    """Begins to write a group; returns what its end is to be waited for by. Nobody may write to the arrays until then:
+    they are not copied.
+    """
+    transaction = tensorstore.Transaction()
+    stores = [
+        tensorstore.open(
+            array_spec(path, name) | {"store_data_equal_to_fill_value": True},
+            create=True,
+            context=context,
+            transaction=transaction,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunk_layout=tensorstore.ChunkLayout(chunk_shape=array.shape),
+        )
+        for name, array in group.items()
+    ]
+    for store, array in zip(stores, group.values(), strict=True):
+        store.result().write(array, can_reference_source_data_indefinitely=True).copy.result()
+    return transaction.commit_async()
+
+
+def _describe(path: Path, names: Iterable[str]) -> None:
+    """Writes what Orbax wants to know of a checkpoint: who reads it, and its tree. No engine reads it."""
+    checkpoint = {"item_handlers": {ARRAYS: _HANDLER}}
+    (path / "_CHECKPOINT_METADATA").write_text(json.dumps(checkpoint))
+    leaves = {
+        str((name,)): {
+            "key_metadata": [{"key": name, "key_type": _DICTIONARY_KEY}],
+            "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+        }
+        for name in names
+    }
+    tree = {
+        "tree_metadata": leaves,
+        "use_ocdbt": True,
+        "use_zarr3": True,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": None,
+    }
+    (path / ARRAYS / "_METADATA").write_text(json.dumps(tree))

@@ -21,8 +21,8 @@ Leaves ``result.json`` and ``table.md`` in ``bench/runs/accelerator/<device kind
 where a part failed or timed out, a kernel is wrong, or nothing was measured.
 
 It imports rljax from the checkout, which need not be installed. Beside jax and numpy, with what they need themselves:
-kernels need flax, jaxtyping and optax; learner and first-step safetensors, tensorstore and xxhash too; the engine these
-and orbax-checkpoint; torch's sides torch and transformers; the quickstart all that pyproject.toml lists. A part whose
+kernels need flax, jaxtyping and optax; learner, first-step and the engine safetensors, tensorstore and xxhash too;
+torch's sides torch and transformers; the quickstart all that pyproject.toml lists. A part whose
 packages are missing is left out, and its line says which is missing first. To a machine without a network wheels of
 these alone are brought, for its Python; not what they need in their turn, where it has that: another jax than its own
 would find no plug-in there, and all would run on the CPU. What it has must be as new as pyproject.toml says: bring

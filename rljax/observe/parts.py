@@ -24,11 +24,6 @@ LEDGER, COMPILE, HOSTS, REPORT, CHECKPOINT = "ledger", "compile", "wait for host
 _record: ContextVar[Record | None] = ContextVar("parts", default=None)
 
 
-def recorder() -> Record | None:
-    """Returns who takes the parts noted here; None where nobody does. For threads that do part of the work."""
-    return _record.get()
-
-
 @contextlib.contextmanager
 def recorded(record: Record | None) -> Iterator[None]:
     """Has ``record`` take what is noted inside, in this thread."""

@@ -145,8 +145,8 @@ class Publishing:
         outcome.result()
 
     def settle(self) -> None:
-        """Waits as `wait` does and raises nothing; `check` and `wait` do that. Engines wait for a version, and nobody
-        for a checkpoint, which would take the disk, and memory, beside it.
+        """Waits as `wait` does and raises nothing; `check` and `wait` do that. A version and a checkpoint
+        are not begun together: they would share the disk, and engines wait for the version.
         """
         if self._under_way is not None:
             wait([self._under_way], self._left)

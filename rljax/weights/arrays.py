@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import tensorstore
 from rljax.weights.gathering import Tensors, gathered, infos_of
 from sidecar.channels.versions import ARRAYS, TensorInfo, array_spec
 
+WRITE_SECONDS = 1200.0
+"""Seconds in which a version must be written: longer than a slow disk takes, so that only one that hangs fails."""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 _DICTIONARY_KEY = 2
 """Orbax's number for the key of a dictionary, in the path to a leaf of a tree."""
@@ -29,27 +32,39 @@ def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorIn
 
     Raises:
         DtypeError: a tensor is not of type ``dtype``.
-        OSError, ValueError: they cannot be written. Nothing writes any more.
+        OSError, ValueError: they cannot be written. Nothing writes any more, but after a TimeoutError.
     """
     (path / ARRAYS).mkdir(parents=True)
     context, infos = tensorstore.Context({}), dict[str, TensorInfo]()
-    writing: Any = None
+    writing, deadline = list[Any](), time.time() + WRITE_SECONDS
     try:
         for group in gathered(tensors, dtype):
-            if writing is not None:
-                writing.result()
-            writing = _begun(path, group, context)
+            _await(writing, path, deadline)
+            writing.append(_begun(path, group, context))
             infos |= infos_of(group)
             del group
-        if writing is not None:
-            writing.result()
+        _await(writing, path, deadline)
     except BaseException:
-        if writing is not None:
-            with contextlib.suppress(Exception):  # of two failures the first is told
-                writing.result()
+        with contextlib.suppress(Exception):  # of two failures the first is told
+            _await(writing, path, deadline)
         raise
     _describe(path, infos)
     return infos
+
+
+def _await(writing: list[Any], path: Path, deadline: float) -> None:
+    """Waits for what is being written, if anything is; then nothing is.
+
+    Raises:
+        TimeoutError: it is not written by then, in Unix seconds.
+    """
+    while writing:
+        try:
+            writing.pop().result(deadline=deadline)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{path} was not written within {WRITE_SECONDS:g} s; look at the disk or network it lies on"
+            ) from None
 
 
 def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Context) -> Any:
@@ -59,7 +74,7 @@ def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Con
     transaction = tensorstore.Transaction()
     stores = [
         tensorstore.open(
-            array_spec(path, name) | {"store_data_equal_to_fill_value": True},
+            _created(path, name),
             create=True,
             context=context,
             transaction=transaction,
@@ -72,6 +87,13 @@ def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Con
     for store, array in zip(stores, group.values(), strict=True):
         store.result().write(array, can_reference_source_data_indefinitely=True).copy.result()
     return transaction.commit_async()
+
+
+def _created(path: Path, name: str) -> dict[str, Any]:
+    """Returns what tensorstore makes an array by: as Orbax's own, with what describes it in the index."""
+    spec = array_spec(path, name)
+    kvstore = spec["kvstore"] | {"config": {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000}}
+    return spec | {"kvstore": kvstore, "store_data_equal_to_fill_value": True}
 
 
 def _describe(path: Path, names: Iterable[str]) -> None:

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,7 +58,9 @@ class SharedTensors(Mapping[str, Any]):
 _HIDDEN = ".unfinished-"
 _BEGUN = "begun"
 """File beside a version that is being written: tensorstore makes directories anew that somebody has removed."""
-_HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax may add words of its own
+_HIDDEN_BY = re.compile(
+    r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])"
+)  # Orbax added words of its own
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
 
 
@@ -174,11 +177,17 @@ class OrbaxPublisher:
             (hidden / _BEGUN).touch()
             manifest = self._write(hidden, draft, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
             failpoint("write")
-            (draft / MANIFEST_NAME).write_text(manifest.to_json())
+            with (draft / MANIFEST_NAME).open("w") as file:
+                file.write(manifest.to_json())
+                file.flush()
+                os.fsync(file.fileno())
             if not (hidden / _BEGUN).exists():
-                raise FileNotFoundError(f"{hidden} was removed while it was written, by a learner that has taken over")
+                raise PublishError(
+                    f"version {version} is not published to {final}: {hidden} was removed while it was written; has "
+                    "another learner taken over?"
+                )
             self._rename_into_place(draft, final, manifest)
-        except (DtypeError, DamagedFileError):
+        except (DtypeError, DamagedFileError, PublishError):
             raise
         except (OSError, ValueError, RuntimeError) as error:
             raise PublishError(
@@ -237,6 +246,8 @@ class OrbaxPublisher:
                     return
             self.delete(manifest.version, manifest.lineage)
         draft.rename(final)
+        with _opened(self.directory) as directory:  # the ledger names it next, and both are to outlive a crash
+            os.fsync(directory)
         self._bases[manifest.identity] = manifest.base
 
     def _remove(self, directory: Path, lineage: int) -> None:
@@ -246,10 +257,21 @@ class OrbaxPublisher:
             directory.rename(hidden)
         except FileNotFoundError:
             return
+        except OSError:  # some file systems rename no directory of which a file is open
+            hidden = directory
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def with_bases(

@@ -204,7 +204,7 @@ def test_it_starts_with_jax_and_numpy_alone() -> None:
         ),
         (
             "import bench.accelerator.engines, rljax.sampler.engine, rljax.weights.memory, rljax.models.hf_names",
-            {"safetensors", "tensorstore", "xxhash", "orbax"},
+            {"safetensors", "tensorstore", "xxhash"},
         ),
     ],
     ids=["kernels", "learner", "engine"],

@@ -330,4 +330,3 @@ def test_parts_are_for_who_asked_in_this_thread_and_for_now() -> None:
             raise ValueError("failed")
     parts.note("later", time.time())
     assert found == ["noted", "inner", "outer", "failing"]
-    assert parts.recorder() is None

@@ -19,7 +19,7 @@ WHOLE = {name: np.full((64, 64), size, np.float32) for size, name in enumerate("
 
 
 class OfTwo(SharedTensors):
-    """Tensors every other of which another host writes; in this process, where Orbax writes one thing at a time."""
+    """Tensors every other of which another host writes; in this process."""
 
     def __init__(self) -> None:
         self._theirs = list(WHOLE)[1::2]

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from safetensors.numpy import save_file
 
 from rljax.observe import parts
@@ -103,7 +104,7 @@ def test_a_draft_that_a_successor_removes_is_not_published(tmp_path, monkeypatch
         return writing
 
     monkeypatch.setattr(arrays, "_begun", replaced_meanwhile)
-    with pytest.raises(PublishError, match=r"version 5 cannot be published to .*v5-1: .* was removed while it was wri"):
+    with pytest.raises(PublishError, match=r"^version 5 is not published to .*v5-1: .* was removed .*taken over\?$"):
         OrbaxPublisher(tmp_path).publish(5, 1, TENSORS, model="", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
 
@@ -175,8 +176,8 @@ def test_what_is_being_written_ends_before_a_failure_is_told(tmp_path, monkeypat
         def __init__(self, future):
             self.future = future
 
-        def result(self):
-            self.future.result()
+        def result(self, deadline):
+            self.future.result(deadline=deadline)
             ended.append(1)
 
     class Failing(dict):
@@ -191,6 +192,29 @@ def test_what_is_being_written_ends_before_a_failure_is_told(tmp_path, monkeypat
     assert ended == [1]
 
 
+def test_a_disk_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    """P12. What it writes in the end is hidden, and swept."""
+    monkeypatch.setattr(arrays, "WRITE_SECONDS", 0.05)
+    never, future = tensorstore.Promise.new()
+    monkeypatch.setattr(arrays, "_begun", lambda *_: future)
+    with pytest.raises(PublishError, match=r"v5-1: .* was not written within 0\.05 s; look at the disk or network"):
+        OrbaxPublisher(tmp_path).publish(5, 1, TENSORS, model="", dtype="fp32")
+    del never
+
+
+def test_a_leftover_that_cannot_be_renamed_is_removed_all_the_same(tmp_path, monkeypatch):
+    """As where a share has a file of it open."""
+    channel = OrbaxPublisher(tmp_path)
+    channel._hidden(1).mkdir()
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    channel.prune((), lineage=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     begun = arrays._begun
 
@@ -198,7 +222,7 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path, monkeypatc
         def __init__(self, future):
             future.result()
 
-        def result(self):
+        def result(self, deadline):
             raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     monkeypatch.setattr(arrays, "_begun", lambda *given: Full(begun(*given)))

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import orbax.checkpoint as orbax
 import pytest
 import tensorstore
 from orbax.checkpoint import v1 as ocp
 
+from rljax.weights.gathering import infos_of
 from rljax.weights.publisher import OrbaxPublisher
 from sidecar.channels import files
 from sidecar.channels.files import read_version
-from sidecar.channels.versions import MANIFEST_NAME, VersionError, read_manifest
+from sidecar.channels.versions import MANIFEST_NAME, Manifest, VersionError, read_manifest
 from tests.waiting import HANGS
 
 DTYPES = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16}
@@ -63,6 +65,19 @@ def test_is_an_orbax_checkpoint(published):
     loaded = ocp.load(published)
     for name, array in tensors("fp32").items():
         np.testing.assert_array_equal(loaded[name], array)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_reads_what_orbax_itself_wrote(tmp_path, dtype):
+    """As an rljax of before 2026-11-30 did: an explorer may load such a version before a resumed learner publishes."""
+    path, given = tmp_path / "v3-1", tensors(dtype)
+    arrays = orbax.PyTreeCheckpointHandler(use_zarr3=True, use_compression=False)
+    with orbax.Checkpointer(orbax.CompositeCheckpointHandler(state=arrays)) as checkpointer:
+        checkpointer.save(path, orbax.args.Composite(state=orbax.args.PyTreeSave(given)))
+    (path / MANIFEST_NAME).write_text(Manifest(3, 1, "", dtype, infos_of(given)).to_json())
+    found = read_version(path)
+    assert list(found.tensors) == list(given)
+    assert all(found.tensors[name].tobytes() == array.tobytes() for name, array in given.items())
 
 
 def test_needs_no_jax(published):

@@ -58,9 +58,7 @@ class SharedTensors(Mapping[str, Any]):
 _HIDDEN = ".unfinished-"
 _BEGUN = "begun"
 """File beside a version that is being written: tensorstore makes directories anew that somebody has removed."""
-_HIDDEN_BY = re.compile(
-    r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])"
-)  # Orbax added words of its own
+_HIDDEN_BY = re.compile(r"\.unfinished-(\d+)-[0-9a-f]{32}(?![0-9a-f-])")  # Orbax added words of its own
 _VISIBLE = re.compile(r"v(\d+)-(\d+)")
 
 

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -244,8 +245,7 @@ class OrbaxPublisher:
                     return
             self.delete(manifest.version, manifest.lineage)
         draft.rename(final)
-        with _opened(self.directory) as directory:  # the ledger names it next, and both are to outlive a crash
-            os.fsync(directory)
+        _sync_directory(self.directory)  # the ledger names it next, and both are to outlive a crash
         self._bases[manifest.identity] = manifest.base
 
     def _remove(self, directory: Path, lineage: int) -> None:
@@ -263,11 +263,13 @@ class OrbaxPublisher:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
 
 
-@contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[int]:
+def _sync_directory(directory: Path) -> None:
     opened = os.open(directory, os.O_RDONLY)
     try:
-        yield opened
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems sync no directories
+            raise
     finally:
         os.close(opened)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -213,6 +216,18 @@ def test_a_leftover_that_cannot_be_renamed_is_removed_all_the_same(tmp_path, mon
     monkeypatch.setattr(Path, "rename", refused)
     channel.prune((), lineage=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_syncs_no_directories_will_do(tmp_path, monkeypatch):
+    sync = os.fsync
+
+    def refused(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    read_version(OrbaxPublisher(tmp_path).publish(5, 1, TENSORS, model="", dtype="fp32"))
 
 
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):

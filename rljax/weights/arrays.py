@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rljax.weights.gathering import Tensors, gathered, infos_of
 from sidecar.channels.versions import ARRAYS, TensorInfo, array_spec
 
 WRITE_SECONDS = 1200.0
-"""Seconds in which a version must be written: longer than a slow disk takes, so that only one that hangs fails."""
+"""Seconds in which a group must be written: longer than a slow disk takes, so that only one that hangs fails."""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 _DICTIONARY_KEY = 2
 """Orbax's number for the key of a dictionary, in the path to a leaf of a tree."""
@@ -36,35 +35,39 @@ def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorIn
     """
     (path / ARRAYS).mkdir(parents=True)
     context, infos = tensorstore.Context({}), dict[str, TensorInfo]()
-    writing, deadline = list[Any](), time.time() + WRITE_SECONDS
+    writing = list[Any]()
     try:
         for group in gathered(tensors, dtype):
-            _await(writing, path, deadline)
+            _await(writing, path)
             writing.append(_begun(path, group, context))
             infos |= infos_of(group)
             del group
-        _await(writing, path, deadline)
+        _await(writing, path)
     except BaseException:
         with contextlib.suppress(Exception):  # of two failures the first is told
-            _await(writing, path, deadline)
+            _await(writing, path)
         raise
     _describe(path, infos)
     return infos
 
 
-def _await(writing: list[Any], path: Path, deadline: float) -> None:
+def _await(writing: list[Any], path: Path) -> None:
     """Waits for what is being written, if anything is; then nothing is.
 
     Raises:
-        TimeoutError: it is not written by then, in Unix seconds.
+        TimeoutError: the disk hangs.
     """
     while writing:
-        try:
-            writing.pop().result(deadline=deadline)
-        except TimeoutError:
-            raise TimeoutError(
-                f"{path} was not written within {WRITE_SECONDS:g} s; look at the disk or network it lies on"
-            ) from None
+        _result(writing.pop(), path)
+
+
+def _result(future: Any, path: Path) -> Any:
+    try:
+        return future.result(timeout=WRITE_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(
+            f"{path}: a write took more than {WRITE_SECONDS:g} s; look at the disk or network it lies on"
+        ) from None
 
 
 def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Context) -> Any:
@@ -85,7 +88,7 @@ def _begun(path: Path, group: Mapping[str, np.ndarray], context: tensorstore.Con
         for name, array in group.items()
     ]
     for store, array in zip(stores, group.values(), strict=True):
-        store.result().write(array, can_reference_source_data_indefinitely=True).copy.result()
+        _result(_result(store, path).write(array, can_reference_source_data_indefinitely=True).copy, path)
     return transaction.commit_async()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rljax.weights.gathering import Tensors, gathered, infos_of
-from rljax.weights.publisher import OrbaxPublisher
+from rljax.weights.publisher import OrbaxPublisher, sync
 from sidecar.channels.changes import Changes, changed_values, changes_of, packed_changes
 from sidecar.channels.versions import CHANGES_NAME, Manifest, TensorInfo, version_directory
 
@@ -131,6 +131,7 @@ class DeltaPublisher(OrbaxPublisher):
         else:
             draft.mkdir()
             save_file(packed_changes(compared.changes), draft / CHANGES_NAME)
+            sync(draft / CHANGES_NAME)
         self._comparison.keep(compared, manifest)
         self.metrics = compared.metrics
         return manifest

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from rljax.models.layered import InLayers, LayeredTensors
-from rljax.weights.deltas import Comparison
+from rljax.weights.deltas import Compared, Comparison
 from rljax.weights.gathering import Tensors, check_dtypes, gathered, infos_of, on_host
 from rljax.weights.publisher import OrbaxPublisher, PublishError, describe, with_bases
 from sidecar.channels import memory
@@ -276,32 +276,27 @@ class RayPublisher(MemoryPublisher):
     def _keep(self, address: str, head: Manifest, tensors: Tensors) -> tuple[int, int] | None:
         import ray
 
+        compared: Compared | None = None
         try:
             if self._comparison is None:
                 manifest, parts = _stored(head, tensors)
             else:
-                manifest, parts = self._compared(self._comparison, head, tensors)
+                compared = self._compared(self._comparison, head, tensors)
+                manifest, parts = _stored_changes(compared)
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
             ) from error
         self._ask("keep a version", self._store.keep, address.partition("/")[2], manifest.to_json(), parts)
+        if self._comparison is not None and compared is not None:
+            self._comparison.keep(compared, manifest)
+            self.metrics = compared.metrics
         return manifest.base
 
-    def _compared(self, comparison: Comparison, head: Manifest, tensors: Tensors) -> tuple[Manifest, list[Any]]:
-        import ray
-
+    def _compared(self, comparison: Comparison, head: Manifest, tensors: Tensors) -> Compared:
         if comparison.base() not in self._kept:
             comparison.forget()
-        compared = comparison.of(head, tensors)
-        manifest = compared.manifest
-        if compared.changes is None:
-            manifest, parts = _stored(manifest, compared.arrays)
-        else:
-            parts = [ray.put(packed_changes(compared.changes))]
-        comparison.keep(compared, manifest)
-        self.metrics = compared.metrics
-        return manifest, parts
+        return comparison.of(head, tensors)
 
     def _drop(self, address: str) -> None:
         self._ask("drop a version", self._store.drop, address.partition("/")[2])
@@ -315,6 +310,15 @@ class RayPublisher(MemoryPublisher):
             raise PublishError(
                 f"the Ray actor that holds the weights did not {what}: {first_line(error)}; look at the cluster"
             ) from error
+
+
+def _stored_changes(compared: Compared) -> tuple[Manifest, list[Any]]:
+    """Puts what is to be written of a version into the object store; returns its manifest and the references."""
+    import ray
+
+    if compared.changes is None:
+        return _stored(compared.manifest, compared.arrays)
+    return compared.manifest, [ray.put(packed_changes(compared.changes))]
 
 
 def _stored(head: Manifest, tensors: Tensors) -> tuple[Manifest, list[Any]]:

@@ -58,6 +58,8 @@ class PartWriter:
         self._thread.shutdown()
         try:
             infos = self._infos.result()
+        except TimeoutError as error:
+            raise PublishError(str(error)) from error
         except (OSError, ValueError, RuntimeError) as error:
             why = f"{self.path} cannot be written: {first_line(error)}; free disk space or choose another run_dir"
             raise PublishError(why) from error

@@ -1,7 +1,7 @@
 """Publishes versions of the weights to engines, by one of several channels.
 
 `OrbaxPublisher` uses the file system, which works on every machine and needs nothing of the receiver but
-`sidecar.channels.versions`. `rljax.weights.channels` knows the others.
+`sidecar.channels.files`. `rljax.weights.channels` knows the others.
 """
 
 from __future__ import annotations
@@ -171,15 +171,15 @@ class OrbaxPublisher:
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
         draft = hidden / final.name  # beside it are the parts of other hosts
+        hangs = False
         try:
             hidden.mkdir()
             (hidden / _BEGUN).touch()
             manifest = self._write(hidden, draft, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
             failpoint("write")
-            with (draft / MANIFEST_NAME).open("w") as file:
-                file.write(manifest.to_json())
-                file.flush()
-                os.fsync(file.fileno())
+            (draft / MANIFEST_NAME).write_text(manifest.to_json())
+            sync(draft / MANIFEST_NAME)
+            sync(draft)
             if not (hidden / _BEGUN).exists():
                 raise PublishError(
                     f"version {version} is not published to {final}: {hidden} was removed while it was written; has "
@@ -188,13 +188,17 @@ class OrbaxPublisher:
             self._rename_into_place(draft, final, manifest)
         except (DtypeError, DamagedFileError, PublishError):
             raise
+        except TimeoutError as error:
+            hangs = True
+            raise PublishError(f"version {version} is not published to {final}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:
             raise PublishError(
                 f"version {version} cannot be published to {final}: {first_line(error)}; "
                 "free disk space or choose another run_dir"
             ) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            if not hangs:  # `prune` removes it once the disk answers again
+                shutil.rmtree(hidden, ignore_errors=True)
         return str(final)
 
     def delete(self, version: int, lineage: int) -> None:
@@ -245,7 +249,7 @@ class OrbaxPublisher:
                     return
             self.delete(manifest.version, manifest.lineage)
         draft.rename(final)
-        _sync_directory(self.directory)  # the ledger names it next, and both are to outlive a crash
+        sync(self.directory)  # the ledger names it next, and both are to outlive a crash
         self._bases[manifest.identity] = manifest.base
 
     def _remove(self, directory: Path, lineage: int) -> None:
@@ -257,14 +261,17 @@ class OrbaxPublisher:
             return
         except OSError:  # some file systems rename no directory of which a file is open
             hidden = directory
+            for first in (MANIFEST_NAME, _BEGUN):  # without these it is no version, and no draft
+                (hidden / first).unlink(missing_ok=True)
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"
 
 
-def _sync_directory(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Waits until a file, or what a directory names, is on the disk."""
+    opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:

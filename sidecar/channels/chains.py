@@ -12,7 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from sidecar.channels.changes import unpacked_changes, with_changes
-from sidecar.channels.versions import Manifest, PublishedVersion, VersionError, VersionGoneError, checked, gone
+from sidecar.channels.versions import (
+    Manifest,
+    PublishedVersion,
+    VersionDamagedError,
+    VersionError,
+    VersionGoneError,
+    checked,
+    gone,
+)
 from sidecar.errors import first_line
 
 _last: dict[str, PublishedVersion] = {}
@@ -112,9 +120,7 @@ def read_following(source: Source, where: str) -> PublishedVersion:
     held = _last.get(run)
     try:
         published = read(source, where, held)
-    except VersionGoneError:
-        raise
-    except VersionError:
+    except VersionDamagedError:
         if held is None:
             raise
         published = read(source, where)
@@ -146,7 +152,7 @@ def _with_changes(
         for name, changes in unpacked_changes(packed):
             after[name] = with_changes(after[name], changes)
     except (ValueError, IndexError, KeyError) as error:
-        raise VersionError(
+        raise VersionDamagedError(
             f"what has changed in {where} cannot be read: {first_line(error)}; publish the version again"
         ) from error
     return after

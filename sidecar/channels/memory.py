@@ -27,7 +27,7 @@ from sidecar.errors import first_line
 NAMESPACE = "rljax-weights"
 """Ray namespace of the weight stores: whoever knows the name of one finds it from every job of the cluster."""
 RAY_SECONDS = 300.0
-"""Seconds in which Ray must hand over a version, or any answer of a weight store."""
+"""Seconds in which Ray must hand over one version of a chain, or any answer of a weight store."""
 
 _kept: dict[str, PublishedVersion] = {}
 
@@ -126,11 +126,8 @@ class _Objects:
 
     def manifest(self, where: str) -> Manifest:
         """See `Source.manifest`."""
-        found = self._find(where)
-        if found is None:
-            raise VersionGoneError(gone(where))
-        self._parts[where] = found[1]
-        return parse_manifest(found[0], where)
+        text, self._parts[where] = self._find(where)
+        return parse_manifest(text, where)
 
     def arrays(self, where: str, manifest: Manifest) -> Mapping[str, np.ndarray]:
         """See `Source.arrays`: on the learner's node without a copy."""
@@ -142,23 +139,32 @@ class _Objects:
 
     def is_there(self, where: str) -> bool:
         """See `Source.is_there`."""
-        return self._find(where) is not None
+        try:
+            self._find(where)
+        except VersionGoneError:
+            return False
+        return True
 
-    def _find(self, where: str) -> tuple[str, list[Any]] | None:
+    def _find(self, where: str) -> tuple[str, list[Any]]:
         store, _, version = where.removeprefix("ray:").partition("/")
         found: tuple[str, list[Any]] | None = self._asked(
             where, lambda ray: ray.get_actor(store, namespace=NAMESPACE).find.remote(version)
         )
+        if found is None:
+            raise VersionGoneError(gone(where))
         return found
 
     def _fetch(self, where: str) -> list[Mapping[str, np.ndarray]]:
-        parts: list[Mapping[str, np.ndarray]] | None = self._asked(where, lambda _: self._parts[where])
-        if parts is None:
-            raise VersionGoneError(gone(where))
+        parts: list[Mapping[str, np.ndarray]] = self._asked(where, lambda _: self._parts[where])
         return parts
 
     def _asked(self, where: str, references: Callable[[Any], Any]) -> Any:
-        """Returns what references refer to; None where they, or the process that kept it, are gone."""
+        """Returns what references refer to.
+
+        Raises:
+            VersionGoneError: that, or the process that kept it, is gone.
+            VersionError: Ray does not hand it over.
+        """
         import ray
 
         lost = ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
@@ -167,7 +173,7 @@ class _Objects:
             return ray.get(references(ray), timeout=RAY_SECONDS)
         except (*lost, ray.exceptions.RayError) as error:
             if isinstance(error, lost) and not isinstance(error, passing):
-                return None
+                raise VersionGoneError(f"{gone(where)} (Ray: {first_line(error)})") from error
             why = f"{where} was not handed over by Ray: {first_line(error)}; look at the cluster"
             raise VersionError(why) from error
 

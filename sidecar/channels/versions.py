@@ -34,6 +34,10 @@ class VersionError(RuntimeError):
     """A published version is missing, incomplete, or not what its manifest says. One line: what, where, what to do."""
 
 
+class VersionDamagedError(VersionError):
+    """What was read of a version is not what its manifest says."""
+
+
 class VersionGoneError(VersionError):
     """The version is not there: never published, withdrawn, or gone with the process that held it."""
 
@@ -192,7 +196,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         raise VersionError(f"{where} cannot be read: {first_line(error)}") from error
     formats = MANIFEST_FORMAT, MANIFEST_FORMAT_OF_CHANGES
     if not isinstance(content, dict) or content.pop("format", None) not in formats:
-        raise VersionError(f"{where} is no manifest of format {MANIFEST_FORMAT}; publish the version again")
+        raise VersionError(f"{where} is no manifest of a format that this program reads; publish the version again")
     try:
         return _manifest(content)
     except (KeyError, TypeError, ValueError) as error:
@@ -203,7 +207,7 @@ def checked(published: PublishedVersion, where: str) -> PublishedVersion:
     """Returns the version itself if every tensor is what the manifest says; ``where`` is named in errors.
 
     Raises:
-        VersionError: a tensor is not; the line names the first.
+        VersionDamagedError: a tensor is not; the line names the first.
     """
     for name, expected in published.manifest.tensors.items():
         _check(where, name, published.tensors[name], expected)
@@ -245,13 +249,13 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
 def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> None:
     found = (tuple(array.shape), str(array.dtype))
     if found != (expected.shape, expected.dtype):
-        raise VersionError(
+        raise VersionDamagedError(
             f"{path}: tensor {name} is {found[1]} {list(found[0])}, the manifest says {expected.dtype} "
             f"{list(expected.shape)}; publish the version again"
         )
     actual = checksum(array, expected.checksum)
     if actual != expected.checksum:
-        raise VersionError(
+        raise VersionDamagedError(
             f"{path}: tensor {name} is corrupted: its checksum is {actual}, the manifest says {expected.checksum}; "
             "publish the version again"
         )
@@ -259,7 +263,8 @@ def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> Non
 
 def gone(where: str) -> str:
     """Returns the message for a version that is not there."""
+    last = "lost with what held it" if is_address(where) else "on a disk that this host does not share"
     return (
-        f"{where} is not there: never published, or withdrawn in the meantime, or on a disk that this host does not "
-        "share; load a version that the ledger announces"
+        f"{where} is not there: never published, or withdrawn in the meantime, or {last}; load a version that the "
+        "ledger announces"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -118,6 +119,37 @@ def test_what_is_held_and_is_not_what_it_was_is_read_again(tmp_path: Path) -> No
     paths, given = run_of(DeltaPublisher(tmp_path, most=8), 3)
     receive(paths[1]).tensors["large"].reshape(-1).view(np.uint16)[7] ^= 1
     assert_same(receive(paths[2]), given[2])
+
+
+def test_what_cannot_be_read_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes minutes to say so would be waited for twice."""
+    paths, _ = run_of(DeltaPublisher(tmp_path, most=8), 3)
+    receive(paths[1])
+    asked = list[str]()
+
+    def hangs(_: files.Files, where: str) -> object:
+        asked.append(where)
+        raise VersionError(f"{where} was not read within 300 s")
+
+    monkeypatch.setattr(files.Files, "changes", hangs)
+    with pytest.raises(VersionError, match="was not read within 300 s"):
+        receive(paths[2])
+    assert asked == [paths[2]]
+
+
+def test_all_of_a_version_is_on_the_disk_before_it_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = list[str](), os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        fsync(file)
+
+    paths, given = run_of(publisher := DeltaPublisher(tmp_path, most=8), 1)
+    monkeypatch.setattr(os, "fsync", noted)
+    path = publish(publisher, 1, stepped(given[0], 1))
+    assert not is_whole(path)
+    assert is_whole(paths[0])
+    assert synced == [CHANGES_NAME, "manifest.json", "v1-1", tmp_path.name]
 
 
 def test_a_base_that_was_published_again_is_not_taken_for_the_one_that_is_held(

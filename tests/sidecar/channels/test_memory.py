@@ -23,7 +23,7 @@ from sidecar.channels import memory as received
 from sidecar.channels.files import read_version
 from sidecar.channels.memory import packed, unpacked
 from sidecar.channels.versions import VersionError, VersionGoneError, is_address, receive
-from tests.waiting import HANGS
+from tests.waiting import HANGS, until
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -335,4 +335,4 @@ def test_a_learner_of_another_job_takes_its_versions_with_it(ray, tmp_path: Path
         address = learner.stdout.readline().strip()
         assert ray.get(engine.read.remote(address), timeout=HANGS)[0] == 10**6
         learner.send_signal(signal.SIGKILL)
-    assert ray.get(engine.gone.remote(address), timeout=HANGS)
+    until(lambda: ray.get(engine.gone.remote(address), timeout=HANGS))  # as soon as Ray has seen it

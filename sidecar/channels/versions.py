@@ -35,7 +35,7 @@ class VersionError(RuntimeError):
 
 
 class VersionDamagedError(VersionError):
-    """What was read of a version is not what its manifest says."""
+    """A version that was read is not what its manifest says."""
 
 
 class VersionGoneError(VersionError):

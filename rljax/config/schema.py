@@ -159,7 +159,9 @@ class Config:
     sync_overlap: bool = key(True, "write versions beside the next step, from a copy in memory; not with learner.hosts")
     sync_address: str = key("127.0.0.1", "nccl: the learner's address as engines reach it; loopback: this machine only")
     sync_dtype: str = key("auto", "dtype of published weights; auto: model.dtype", choices=("auto", "fp32", "bf16"))
-    sync_deltas: int = key(0, "versions in a row written as what changed alone, where that pays; 0: all whole", low=0)
+    sync_deltas: int = key(
+        0, "bf16 versions in a row written as what changed alone, where that pays; 0: all whole", low=0
+    )
     parity_bound: float | None = key(None, "largest log-probability gap of learner and engine; None: by dtype", low=0)
     rollout_batch_size: int = key(
         64, "sampled trajectories that one step trains; demonstrations, with algorithm.expert_data_ratio=1", low=1

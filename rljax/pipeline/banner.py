@@ -157,7 +157,7 @@ def _memory(config: Config, learner: Learner, device: jax.Device) -> list[str]:
 def _engines(config: Config, learners: Sequence[jax.Device]) -> list[str]:
     sidecar = config.sidecar
     if config.mode == "train":
-        return ["those of explorers that join", f"weights by {config.sync_method}"]
+        return ["those of explorers that join", f"weights by {_channel(config)}"]
     return [
         f"{sidecar.num_engines} × {sidecar.engine} {_places(config, learners)}",
         config.engine_dtype,
@@ -178,7 +178,12 @@ def _policy(config: Config) -> list[str]:
 def _channel(config: Config) -> str:
     if config.sync_method == "checkpoint" and not config.sync_deltas and takes_versions_over(config):
         return "memory, and as files for other explorers (sync_method=memory writes none)"
-    return config.sync_method
+    words = config.sync_method
+    if config.resolved_sync_dtype != config.engine_dtype:
+        words += f" in {config.resolved_sync_dtype}"
+    if config.sync_deltas:
+        words += f", up to {config.sync_deltas} in a row as what has changed"
+    return words
 
 
 def _places(config: Config, learners: Sequence[jax.Device]) -> str:

@@ -153,7 +153,7 @@ def test_gpus_that_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[1:4] == [
         "learner  4 × NVIDIA H100 (gpu:0-3) · mesh fsdp 2 × tensor 2 · bf16 · 786.4k parameters (tiny)",
         "memory   the learner keeps 6.0 MiB a device, of 40.0 GiB for JAX · 0.8 of each GPU",
-        "engines  3 × embedded on gpu:4-6 · fp32 · 7 requests at once each · weights by memory",
+        "engines  3 × embedded on gpu:4-6 · fp32 · 7 requests at once each · weights by memory in bf16",
     ]
 
 

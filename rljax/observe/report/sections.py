@@ -172,7 +172,7 @@ def _verdict(found: Sequence[Outlook], step: float | None, waited: float) -> str
     if step is not None and step > 1.25 * now.least_step:
         waiting = waited > (step - now.least_step) / 2
         rest = "what the learner waits for" if waiting else "what else it does in a step; see the budget of a step"
-        text += f" A step takes {seconds(step)} now, so there is more to gain from {rest}."
+        text += f" The median step takes {seconds(step)}, so there is more to gain from {rest}."
     return text + " Engines that share the learner's cores or chips buy less."
 
 

@@ -98,7 +98,7 @@ def _table(config: Config, figures: Figures, placement: Placement | None) -> Ite
     if more is not None:
         larger = timed(more, figures)
         yield _row(more, larger)
-        bought = max(round(1 - larger.step / found[0][1].step, 2), 0.0)
+        bought = max(0.0, round(1 - larger.step / found[0][1].step, 2))  # in this order never -0
         yield f"one more engine would buy {bought:.0%} of the time of a step"
     if placement is not None and placement.beside_learner:
         yield "learner and engines share processors: how much one slows the other is taken to be the same in all rows"

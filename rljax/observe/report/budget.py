@@ -102,9 +102,9 @@ def _verdict(found: tuple[Budget, ...]) -> str:
     return (
         f"A step takes {seconds(step)}, the mean of those that are like others. The learner has work for "
         f"{seconds(training)} of it and an engine for {seconds(generation)}: side by side they could do with "
-        f"{seconds(now.least)}, {now.bound:.2f} times as fast as in turns, and this run is at {now.least / step:.0%} of "
-        "that. Here all counts that is not waiting, also Python and requests that wait for a core; “Of the bound” and "
-        "“What one more engine would buy” above count training and sampling alone. The last columns say what "
+        f"{seconds(now.least)}, {now.bound:.2f} times as fast as in turns, and this run is at {now.least / step:.0%} "
+        "of that. Here all counts that is not waiting, also Python and requests that wait for a core; “Of the bound” "
+        "and “What one more engine would buy” above count training and sampling alone. The last columns say what "
         f"{seconds(now.least)} and {now.bound:.2f}× would be without a part: one that leaves the least step as it is "
         "does not hold the run up."
     )

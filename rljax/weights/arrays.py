@@ -25,13 +25,17 @@ _DICTIONARY_KEY = 2
 """Orbax's number for the key of a dictionary, in the path to a leaf of a tree."""
 
 
+class DiskHangsError(TimeoutError):
+    """A write has taken more than `WRITE_SECONDS`."""
+
+
 def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
     """Writes tensors to a new directory, group by group; returns what a manifest says of them. While a group is
     written, its checksums are taken and the next is gathered.
 
     Raises:
         DtypeError: a tensor is not of type ``dtype``.
-        OSError, ValueError: they cannot be written. Nothing writes any more, but after a TimeoutError.
+        OSError, ValueError: they cannot be written. Nothing writes any more, but after a `DiskHangsError`.
     """
     (path / ARRAYS).mkdir(parents=True)
     context, infos = tensorstore.Context({}), dict[str, TensorInfo]()
@@ -55,7 +59,7 @@ def _await(writing: list[Any], path: Path) -> None:
     """Waits for what is being written, if anything is; then nothing is.
 
     Raises:
-        TimeoutError: the disk hangs.
+        DiskHangsError: it is not.
     """
     while writing:
         _result(writing.pop(), path)
@@ -65,7 +69,7 @@ def _result(future: Any, path: Path) -> Any:
     try:
         return future.result(timeout=WRITE_SECONDS)
     except TimeoutError:
-        raise TimeoutError(
+        raise DiskHangsError(
             f"{path}: a write took more than {WRITE_SECONDS:g} s; look at the disk or network it lies on"
         ) from None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.weights.arrays import write_arrays
+from rljax.weights.arrays import DiskHangsError, write_arrays
 from rljax.weights.publisher import PublishError
 from sidecar.channels.versions import TensorInfo
 from sidecar.errors import first_line
@@ -58,7 +58,7 @@ class PartWriter:
         self._thread.shutdown()
         try:
             infos = self._infos.result()
-        except TimeoutError as error:
+        except DiskHangsError as error:
             raise PublishError(str(error)) from error
         except (OSError, ValueError, RuntimeError) as error:
             why = f"{self.path} cannot be written: {first_line(error)}; free disk space or choose another run_dir"

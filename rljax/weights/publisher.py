@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rljax.weights.arrays import write_arrays
+from rljax.weights.arrays import DiskHangsError, write_arrays
 from rljax.weights.gathering import DtypeError, Tensors, gathered, infos_of, on_host
 from sidecar.channels.versions import (
     MANIFEST_NAME,
@@ -188,7 +188,7 @@ class OrbaxPublisher:
             self._rename_into_place(draft, final, manifest)
         except (DtypeError, DamagedFileError, PublishError):
             raise
-        except TimeoutError as error:
+        except DiskHangsError as error:
             hangs = True
             raise PublishError(f"version {version} is not published to {final}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:
@@ -262,7 +262,8 @@ class OrbaxPublisher:
         except OSError:  # some file systems rename no directory of which a file is open
             hidden = directory
             for first in (MANIFEST_NAME, _BEGUN):  # without these it is no version, and no draft
-                (hidden / first).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    (hidden / first).unlink()
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _hidden(self, lineage: int) -> Path:

@@ -136,7 +136,9 @@ def _needed_by(wanted: str, source: Source, where: str) -> Iterator[None]:
     try:
         yield
     except VersionGoneError as error:
-        if where == wanted or not source.is_there(wanted):
+        if where == wanted:
+            raise
+        if not source.is_there(wanted):
             raise VersionGoneError(gone(wanted)) from error
         raise VersionError(
             f"{wanted} has what changed since {where.rpartition('/')[2]}, which is not there; load a version that is "

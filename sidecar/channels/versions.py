@@ -263,7 +263,7 @@ def _check(path: str, name: str, array: np.ndarray, expected: TensorInfo) -> Non
 
 def gone(where: str) -> str:
     """Returns the message for a version that is not there."""
-    last = "lost with what held it" if is_address(where) else "on a disk that this host does not share"
+    last = "on a disk that this host does not share" if where.startswith("/") else "lost with what held it"
     return (
         f"{where} is not there: never published, or withdrawn in the meantime, or {last}; load a version that the "
         "ledger announces"

@@ -26,6 +26,7 @@ from sidecar.channels.versions import (
     PublishedVersion,
     VersionError,
     VersionGoneError,
+    gone,
     read_manifest,
     receive,
 )
@@ -191,14 +192,14 @@ def test_a_base_that_is_lost_but_for_its_manifest_is_named(
 
     def without(self: files.Files, where: str, *more: Manifest) -> object:
         if where == paths[first]:
-            raise VersionGoneError("an object is lost")
+            raise VersionGoneError(f"{gone(where)} (Ray: an object is lost)")
         return real(self, where, *more)
 
     monkeypatch.setattr(files.Files, lost, without)
     with pytest.raises(VersionError, match=rf"v3-1 has what changed since v{first}-1, which is not there") as refused:
         read_version(paths[3])
     assert not isinstance(refused.value, VersionGoneError)
-    with pytest.raises(VersionGoneError, match=rf"v{first}-1 is not there"):
+    with pytest.raises(VersionGoneError, match=rf"v{first}-1 is not there.* \(Ray: an object is lost\)$"):
         read_version(paths[first])
 
 

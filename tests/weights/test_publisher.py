@@ -249,6 +249,7 @@ def test_a_leftover_that_cannot_be_renamed_is_removed_all_the_same(tmp_path, mon
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(Path, "unlink", refused)  # nor its first files
     channel.prune((), lineage=2)
     assert list(tmp_path.iterdir()) == []
 

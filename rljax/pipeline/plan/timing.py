@@ -101,7 +101,11 @@ def _table(config: Config, figures: Figures, placement: Placement | None) -> Ite
         bought = max(0.0, round(1 - larger.step / found[0][1].step, 2))  # in this order never -0
         yield f"one more engine would buy {bought:.0%} of the time of a step"
     if placement is not None and placement.beside_learner:
-        turns = "; a step in turns (async_generation_ratio=0) takes less" if config.async_generation_ratio else ""
+        turns = (
+            "; a step in turns (async_generation_ratio=0) may take less than its row says"
+            if config.async_generation_ratio
+            else ""
+        )
         same = "how much one slows the other is taken to be the same in all rows"
         yield f"learner and engines share processors: {same}{turns}"
     yield _recommended(found)

@@ -234,7 +234,7 @@ def watch(arguments: Sequence[str]) -> int:
         ConfigError: the arguments are wrong, or there is no such run.
     """
     from rljax.observe.progress import Progress
-    from rljax.observe.report.read import NoRun, find_runs
+    from rljax.observe.report.read import NoRun, find_runs, run_directory
     from rljax.pipeline.watch import Watcher
     from rljax.pipeline.watch import watch as watched
     from rljax.pipeline.watch_page import page
@@ -246,8 +246,7 @@ def watch(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "watch: takes one run, and --browser or --browser=PORT, as in: watch runs/quickstart --browser"
         )
-    root = next((path for path in (Path(named[0]), Path("runs") / named[0]) if path.is_dir()), None)
-    if root is None:
+    if (root := run_directory(named[0])) is None:
         beside = "" if Path(named[0]).is_absolute() else f", nor {Path('runs') / named[0]}"
         raise ConfigError(f"watch {named[0]}: no such directory{beside}; name that of a run")
     with contextlib.suppress(NoRun):  # it may be yet to begin

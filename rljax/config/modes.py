@@ -25,7 +25,8 @@ class PlanConfig:
     )
     all_shapes: bool = key(False, "compile what only batches of unlikely shapes need, as a run on accelerators does")
     from_run: str | None = key(
-        None, "directory of a run: its figures are those below that are not given, and what it took is compared"
+        None,
+        "directory of a run, or name in runs/: its figures are those not given below, and what it took is compared",
     )
     learner_tokens_per_second: float | None = key(
         None, "tokens, those of prompts too, that the learner trains in a second", low=0, low_open=True

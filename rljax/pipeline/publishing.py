@@ -200,5 +200,6 @@ class Publishing:
             except StaleWriterError:
                 self._publisher.delete(version, lineage)
                 raise
-            self.metrics = {"publish/seconds": time.perf_counter() - begun} | dict(self._publisher.metrics)
+            measured = {"publish/seconds": time.perf_counter() - begun, "publish/version": float(version)}
+            self.metrics = measured | dict(self._publisher.metrics)
             self.prune(lineage)

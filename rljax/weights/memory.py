@@ -129,7 +129,7 @@ class SharedDevicePublisher(OrbaxPublisher):
     """
 
     _newest = ""
-    _told = False
+    _tight = False
 
     def take(self, tensors: Tensors) -> Tensors:
         """See `rljax.weights.publisher.Publisher.take`: they stay on the device where it has room, else on the host."""
@@ -171,9 +171,9 @@ class SharedDevicePublisher(OrbaxPublisher):
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-        if not self._told:
+        if not self._tight:
             log.warning("the device has no room for a version beside the engine's: engines read the files")
-        self._told = True
+        self._tight = True
         return None
 
     def close(self) -> None:
@@ -282,7 +282,7 @@ class RayPublisher(MemoryPublisher):
                 manifest, parts = _stored(head, tensors)
             else:
                 compared = self._compared(self._comparison, head, tensors)
-                manifest, parts = _stored_changes(compared)
+                manifest, parts = _stored_compared(compared)
         except ray.exceptions.RayError as error:
             raise PublishError(
                 f"{address} cannot be put into Ray's object store: {first_line(error)}; give the store more memory"
@@ -312,7 +312,7 @@ class RayPublisher(MemoryPublisher):
             ) from error
 
 
-def _stored_changes(compared: Compared) -> tuple[Manifest, list[Any]]:
+def _stored_compared(compared: Compared) -> tuple[Manifest, list[Any]]:
     """Puts what is to be written of a version into the object store; returns its manifest and the references."""
     import ray
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ from sidecar.channels.versions import (
 from sidecar.errors import first_line
 from sidecar.failpoints import failpoint
 from sidecar.stored import DamagedFileError
+
+log = logging.getLogger(__name__)
 
 
 class SharedTensors(Mapping[str, Any]):
@@ -146,6 +149,7 @@ class OrbaxPublisher:
         self.directory = Path(directory).absolute()
         self.metrics: Mapping[str, float] = {}
         self._bases: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._told = False
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -171,7 +175,7 @@ class OrbaxPublisher:
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
         draft = hidden / final.name  # beside it are the parts of other hosts
-        hangs = False
+        abandoned = isinstance(tensors, SharedTensors)  # another host may write on, or its disk hang
         try:
             hidden.mkdir()
             (hidden / _BEGUN).touch()
@@ -186,10 +190,11 @@ class OrbaxPublisher:
                     "another learner taken over?"
                 )
             self._rename_into_place(draft, final, manifest)
+            abandoned = False
         except (DtypeError, DamagedFileError, PublishError):
             raise
         except DiskHangsError as error:
-            hangs = True
+            abandoned = True
             raise PublishError(f"version {version} is not published to {final}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:
             raise PublishError(
@@ -197,8 +202,8 @@ class OrbaxPublisher:
                 "free disk space or choose another run_dir"
             ) from error
         finally:
-            if not hangs:  # `prune` removes it once the disk answers again
-                shutil.rmtree(hidden, ignore_errors=True)
+            if not abandoned:  # else `prune` removes it, once the disk answers again
+                self._remove_tree(hidden)
         return str(final)
 
     def delete(self, version: int, lineage: int) -> None:
@@ -264,7 +269,13 @@ class OrbaxPublisher:
             for first in (MANIFEST_NAME, _BEGUN):  # without these it is no version, and no draft
                 with contextlib.suppress(OSError):
                     (hidden / first).unlink()
-        shutil.rmtree(hidden, ignore_errors=True)
+        self._remove_tree(hidden)
+
+    def _remove_tree(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        if not self._told and directory.exists():
+            self._told = True
+            log.warning("%s cannot be removed, and takes disk space; every later version tries again", directory)
 
     def _hidden(self, lineage: int) -> Path:
         return self.directory / f"{_HIDDEN}{lineage}-{uuid.uuid4().hex}"

@@ -109,6 +109,7 @@ def test_nothing_is_announced_before_it_is_whole_and_then_it_is_with_its_probe(l
     assert np.array_equal(newest.probe, PROBE)
     assert read_version(lab.run.root / newest.path).tensors["w"].tolist() == [[0.0] * 3] * 2
     assert lab.publishing.metrics["publish/seconds"] > 0.0
+    assert lab.publishing.metrics["publish/version"] == 0.0
 
 
 def test_room_is_made_of_what_engines_have_left_and_never_of_what_is_under_way(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax.learner.hosts import HostsError
 from rljax.weights.gathering import Tensors
 from rljax.weights.parts import PartWriter, owners
 from rljax.weights.publisher import OrbaxPublisher, PublishError, SharedTensors
@@ -52,6 +54,25 @@ def test_a_version_of_two_hosts_is_read_as_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(published.tensors[name], array)
     assert [info.part for info in published.manifest.tensors.values()] == [0, 1, 0, 1, 0, 1, 0]
     assert [entry.name for entry in tmp_path.iterdir()] == ["v3-1"], "nothing unfinished is left"
+
+
+def test_where_another_host_fails_nothing_more_is_asked_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hang there. What is left is swept with the next version."""
+
+    class Failing(OfTwo):
+        def others(self) -> Mapping[str, TensorInfo]:
+            raise HostsError("host 1: its disk hangs")
+
+    channel = OrbaxPublisher(tmp_path)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(shutil, "rmtree", lambda *_, **__: pytest.fail("the disk is asked"))
+        with pytest.raises(HostsError, match="its disk hangs"):
+            channel.publish(3, 1, Failing(), model="m", dtype="fp32")
+    assert channel.published() == []
+    channel.prune((), lineage=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_part_that_is_damaged_is_refused(tmp_path: Path) -> None:

@@ -254,6 +254,19 @@ def test_a_leftover_that_cannot_be_renamed_is_removed_all_the_same(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_leftover_that_cannot_be_removed_is_told_once(tmp_path, monkeypatch, caplog):
+    channel = OrbaxPublisher(tmp_path)
+    channel._hidden(1).mkdir()
+    with monkeypatch.context() as held:
+        held.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(2):
+            channel.prune((), lineage=2)
+    (said,) = caplog.messages
+    assert said.endswith(" cannot be removed, and takes disk space; every later version tries again")
+    channel.prune((), lineage=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_version_that_cannot_be_renamed_is_gone_before_the_first_of_its_files(tmp_path, monkeypatch):
     channel = OrbaxPublisher(tmp_path)
     path = channel.publish(5, 1, TENSORS, model="", dtype="fp32")

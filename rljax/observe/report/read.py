@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljax.config.fields import user_path
 from rljax.observe.metrics import FILE as METRICS
 from rljax.observe.metrics import Row, read_json_lines, read_metrics
 from rljax.observe.report.data import RunData
@@ -56,6 +57,13 @@ def read_run(
         failure,
         None if running else run_dir,  # to read it takes as long as all else, and a run that goes on has no time for it
     )
+
+
+def run_directory(named: str) -> Path | None:
+    """Returns the directory of a run: the one that is named, or else the one of this name in ``runs``; None if neither
+    is there.
+    """
+    return next((path for path in (user_path(named), Path("runs") / named) if path.is_dir()), None)
 
 
 def find_runs(path: Path) -> list[Path]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljax.config.fields import ConfigError, user_path
+from rljax.config.fields import ConfigError
 from rljax.config.load import load_config
 from rljax.config.schema import Config
 from rljax.observe.budget import LEARNER
 from rljax.observe.metrics import Row, read_metrics
 from rljax.observe.parts import BEFORE, PROBE
+from rljax.observe.report.read import run_directory
 from rljax.observe.steps import VALIDATION, Cover, Window, traced, undisturbed, window
 from rljax.observe.trace_read import (
     ATTEMPTS,
@@ -68,14 +69,16 @@ class Measured:
 
 
 def measured(path: str) -> Measured:
-    """Returns the figures of the run in this directory.
+    """Returns the figures of the run in this directory, or of this name in ``runs``.
 
     Raises:
         ConfigError: there is no run, or too few steps of one.
     """
-    run_dir = user_path(path)
-    if not (run_dir / "config.json").is_file() or not (rows := read_metrics(run_dir)):
-        raise ConfigError(f"plan.from_run={path}: no run with metrics is here; write the directory of one")
+    run_dir = run_directory(path)
+    if run_dir is None or not (run_dir / "config.json").is_file() or not (rows := read_metrics(run_dir)):
+        raise ConfigError(
+            f"plan.from_run={path}: no run with metrics is here; write the directory of one, or its name in runs/"
+        )
     try:
         config = load_config(str(run_dir / "config.json"))
     except ConfigError as error:

@@ -13,6 +13,8 @@ from rljax.pipeline.plan.splits import Split, Timing, counted_steps, neighbours,
 
 NEAR = 0.02
 """Share of the time by which splits are as good as each other: then the one with the fresher tokens is."""
+FEWEST = 4
+"""Simulated steps from which a split is recommended: by fewer, `NEAR` is less than what chance does to a mean."""
 PRESENT = "as configured"
 _COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
 
@@ -108,7 +110,8 @@ def _table(config: Config, figures: Figures, placement: Placement | None) -> Ite
         )
         same = "how much one slows the other is taken to be the same in all rows"
         yield f"learner and engines share processors: {same}{turns}"
-    yield _recommended(found)
+    few = f"recommended: nothing by {count} steps; write plan.steps={FEWEST} or more"
+    yield few if count < FEWEST else _recommended(found)
 
 
 def _row(split: Split, timing: Timing) -> str:

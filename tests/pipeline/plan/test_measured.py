@@ -181,6 +181,13 @@ def test_prompts_of_groups_that_are_trained_again_count(tmp_path: Path) -> None:
     assert measured(str(run)).figures.prompt_tokens == 20.0
 
 
+def test_a_run_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    write_run(tmp_path / "runs" / "mine", config_with())
+    monkeypatch.chdir(tmp_path)
+    assert measured("mine").fact == measured(str(tmp_path / "runs" / "mine")).fact
+
+
 def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"plan.from_run=.*no run with metrics"):
         measured(str(tmp_path / "nothing"))

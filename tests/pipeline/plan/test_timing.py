@@ -209,6 +209,7 @@ def test_a_plan_says_where_it_is_not_to_be_believed(tmp_path: Path) -> None:
     assert said[0].startswith("time     by the devices of plan.from_run=")
     assert "time     replies are cut at 80 tokens: plan.response_tokens=500 is more" in said
     assert said[-2].startswith(contention)
+    assert said[-1] == "recommended: nothing by 2 steps; write plan.steps=4 or more"
     assert not any(line.startswith(contention) for line in describe_time(config, run, apart))
 
 

@@ -13,9 +13,10 @@ in which programs are compiled. bound = (G + T) / max(G, T) is how much faster a
 of a step at α = 0 over those of the run, "of the bound" the one over the other. The last column is less kind:
 max(G, T) over the seconds of a step, so that what both runs waste counts too.
 
-The bound is of means. One batch ahead and no more, a step takes the longer of what its two sides take in it, and the
-mean of the longer is more than the longer of the means where steps are uneven. So beside the bound stands what α = 1
-can reach of it: max(G, T) over the mean of max(T of a step, G of the next), by the steps at α = 0.
+The bound is of means. One batch ahead and no more, a step takes about the longer of what its two sides take in it, and
+the mean of that is more than the longer of the means where steps are uneven. So beside G and T stands the mean of
+max(T of a step, G of the next) of the same run: that of α = 0 says what uneven steps cost α = 1, and its own how much
+slower both are side by side. What its step takes beyond that is ours.
 
 Beside that, of the last round of each, the budget of a step (`rljax.observe.budget`): where each process's seconds go,
 with the least step (the longer of what learner and engine do) and the bound as they would be without each part. It is
@@ -132,18 +133,18 @@ def show(found: dict[str, list[Means]]) -> None:
     """Prints the medians over the rounds; ratios are taken within a round."""
     rows: list[list[object]] = []
     for name, all_ in found.items():
-        bounds, reachable, speeds, ideal = [], [], [], []
+        bounds, speeds, ideal = [], [], []
         for zero, mine in zip(found[SYNCHRONOUS], all_, strict=True):
             bounds.append((zero.busy + zero.train) / max(zero.busy, zero.train))
-            reachable.append(max(zero.busy, zero.train) / zero.longer)
             speeds.append(zero.step / mine.step)
             ideal.append(max(zero.busy, zero.train) / mine.step)
-        medians = [statistics.median(getattr(m, field) for m in all_) for field in ("busy", "train", "step", "tokens")]
+        fields = ("busy", "train", "longer", "step", "tokens")
+        medians = [statistics.median(getattr(m, field) for m in all_) for field in fields]
         of_bound = [speed / bound for speed, bound in zip(speeds, bounds, strict=True)]
         reached = f"{statistics.median(of_bound):.2f} ({min(of_bound):.2f}–{max(of_bound):.2f})"
-        ratios = map(statistics.median, (bounds, reachable, speeds))
-        rows.append([name, *medians, *ratios, reached, statistics.median(ideal)])
-    columns = ("run", "G", "T", "s/step", "tokens", "bound", "in reach", "speed-up", "of the bound", "max(G, T) / step")
+        rows.append([name, *medians, *map(statistics.median, (bounds, speeds)), reached, statistics.median(ideal)])
+    figures = ("G", "T", "longer, by step", "s/step", "tokens", "bound", "speed-up", "of the bound", "max(G, T) / step")
+    columns = ("run", *figures)
     print_table("generating ahead, a core each; seconds of a step", columns, rows)
 
 

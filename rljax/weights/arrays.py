@@ -6,7 +6,6 @@ counter of the whole process: two that write at once, each alone, take each othe
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,14 +18,16 @@ from rljax.weights.gathering import Tensors, gathered, infos_of
 from sidecar.channels.versions import ARRAYS, TensorInfo, array_spec
 
 WRITE_SECONDS = 1200.0
-"""Seconds in which a group must be written: longer than a slow disk takes, so that only one that hangs fails."""
+"""Seconds that an operation may take, at most to write a group: longer than on a slow disk, so that only one that hangs
+fails.
+"""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 _DICTIONARY_KEY = 2
 """Orbax's number for the key of a dictionary, in the path to a leaf of a tree."""
 
 
 class DiskHangsError(TimeoutError):
-    """A write has taken more than `WRITE_SECONDS`."""
+    """An operation has taken more than `WRITE_SECONDS`."""
 
 
 def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorInfo]:
@@ -47,9 +48,13 @@ def write_arrays(path: Path, tensors: Tensors, dtype: str) -> dict[str, TensorIn
             infos |= infos_of(group)
             del group
         _await(writing, path)
-    except BaseException:
-        with contextlib.suppress(Exception):  # of two failures the first is told
+    except BaseException as first:
+        try:
             _await(writing, path)
+        except DiskHangsError as hangs:  # who is told of it asks nothing more of the disk
+            raise hangs from first
+        except Exception:  # of two failures the first is told
+            pass
         raise
     _describe(path, infos)
     return infos

@@ -175,8 +175,9 @@ class OrbaxPublisher:
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
         draft = hidden / final.name  # beside it are the parts of other hosts
-        abandoned = isinstance(tensors, SharedTensors)  # another host may write on, or its disk hang
+        abandoned = False
         try:
+            self._sweep(range(1, lineage))  # it takes the space; of 0 are those of explorers, which may be at it
             hidden.mkdir()
             (hidden / _BEGUN).touch()
             manifest = self._write(hidden, draft, Manifest(version, lineage, model, dtype, {}, adapter), tensors)
@@ -190,7 +191,6 @@ class OrbaxPublisher:
                     "another learner taken over?"
                 )
             self._rename_into_place(draft, final, manifest)
-            abandoned = False
         except (DtypeError, DamagedFileError, PublishError):
             raise
         except DiskHangsError as error:
@@ -201,8 +201,11 @@ class OrbaxPublisher:
                 f"version {version} cannot be published to {final}: {first_line(error)}; "
                 "free disk space or choose another run_dir"
             ) from error
+        except Exception:  # of another host, which may be writing on, or whose disk hangs
+            abandoned = True
+            raise
         finally:
-            if not abandoned:  # else `prune` removes it, once the disk answers again
+            if not abandoned:  # else `prune`, or a successor, removes it
                 self._remove_tree(hidden)
         return str(final)
 
@@ -222,12 +225,7 @@ class OrbaxPublisher:
         for version, published_by in reversed(self.published()):  # each before those that it was written against
             if published_by <= lineage and (version, published_by) not in needed:
                 self.delete(version, published_by)
-        for entry in self.directory.iterdir():
-            if not entry.name.startswith(_HIDDEN):
-                continue
-            written_by = _HIDDEN_BY.match(entry.name)  # None: by an earlier rljax, which named host and process
-            if written_by is None or int(written_by[1]) <= lineage:
-                self._remove(entry, lineage)
+        self._sweep(range(lineage + 1))
 
     def published(self) -> list[tuple[int, int]]:
         """Returns the (version, lineage) of every version that is there, in order."""
@@ -271,9 +269,17 @@ class OrbaxPublisher:
                     (hidden / first).unlink()
         self._remove_tree(hidden)
 
+    def _sweep(self, lineages: range) -> None:
+        """Removes what writers of these lineages have left, and are kept from finishing by that."""
+        for entry in self.directory.iterdir():
+            if entry.name.startswith(_HIDDEN):
+                written_by = _HIDDEN_BY.match(entry.name)  # None: by an earlier rljax, which named host and process
+                if (int(written_by[1]) if written_by else 0) in lineages:
+                    self._remove(entry, max(lineages))
+
     def _remove_tree(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        if not self._told and directory.exists():
+        if not self._told and os.path.lexists(directory):  # unlike those of `Path` it raises nothing
             self._told = True
             log.warning("%s cannot be removed, and takes disk space; every later version tries again", directory)
 
@@ -287,7 +293,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems sync no directories
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():  # some sync no directories
             raise
     finally:
         os.close(opened)

@@ -172,6 +172,10 @@ def test_vllm_beside_the_learner_on_one_gpu_says_who_has_what(monkeypatch: pytes
     ("changes", "place"),
     [
         ({"mode": "train"}, "those of explorers that join · weights by checkpoint"),
+        (
+            {"mode": "train", "sync_deltas": 16},
+            "those of explorers that join · weights by checkpoint, up to 16 in a row as what has changed",
+        ),
         ({"launcher": "ray"}, "1 × embedded on the Ray cluster · "),
         (
             {"explorer": ExplorerConfig(own_process=True)},

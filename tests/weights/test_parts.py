@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.learner.hosts import HostsError
+from rljax.weights import arrays
 from rljax.weights.gathering import Tensors
 from rljax.weights.parts import PartWriter, owners
 from rljax.weights.publisher import OrbaxPublisher, PublishError, SharedTensors
@@ -59,7 +60,7 @@ def test_a_version_of_two_hosts_is_read_as_one(tmp_path: Path) -> None:
 def test_where_another_host_fails_nothing_more_is_asked_of_its_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may hang there. What is left is swept with the next version."""
+    """It may hang there. What is left is swept before its successor writes."""
 
     class Failing(OfTwo):
         def others(self) -> Mapping[str, TensorInfo]:
@@ -71,7 +72,18 @@ def test_where_another_host_fails_nothing_more_is_asked_of_its_disk(
         with pytest.raises(HostsError, match="its disk hangs"):
             channel.publish(3, 1, Failing(), model="m", dtype="fp32")
     assert channel.published() == []
-    channel.prune((), lineage=1)
+    again = OrbaxPublisher(tmp_path)
+    again.publish(3, 2, OfTwo(), model="m", dtype="fp32")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v3-2"], "a successor makes room before it writes"
+
+
+def test_a_full_disk_of_host_0_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays, "_begun", full)
+    with pytest.raises(PublishError, match="No space left on device; free disk space"):
+        OrbaxPublisher(tmp_path).publish(3, 1, OfTwo(), model="m", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
 
 

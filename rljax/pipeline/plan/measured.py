@@ -88,9 +88,10 @@ def measured(path: str) -> Measured:
     before = settling(config)
     spans = list(read_spans(run_dir))
     if not any(span.track.endswith(REQUESTS) for span in spans):
-        raise ConfigError(
-            f"plan.from_run={path}: there is no trace of requests; write a run with observe.trace=true (the default)"
+        cure = (
+            "let it run longer, or end it by Ctrl-C" if config.observe.trace else "write a run with observe.trace=true"
         )
+        raise ConfigError(f"plan.from_run={path}: there is no trace of requests; {cure}")
     later = [row for row in rows if row["step"] > before]  # those before come while the pipeline fills
     kept = later
     for own in (True, False):  # both sides, the learner and the others, are in the trace

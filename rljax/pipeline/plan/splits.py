@@ -158,13 +158,18 @@ def one_more_engine(config: Config) -> Split | None:
     return next((replace(split, more=True) for split in more), None)
 
 
-def neighbours(config: Config, apart: bool) -> Iterator[Split]:
-    """Yields the splits beside the present one: those that change one thing, and that a run would take; ``apart``:
-    engines have accelerators of their own, which may be the learner's instead.
+def neighbours(config: Config, apart: bool, before: Config | None = None) -> Iterator[Split]:
+    """Yields the splits beside the present one: those that change one thing, and that a run would take.
+
+    Args:
+        config: the present one.
+        apart: engines have accelerators of their own, which may be the learner's instead.
+        before: of a run that has been, whose α is one to go back to.
     """
     alpha, interval, sidecar = config.async_generation_ratio, config.sync_interval, config.sidecar
     free = config.max_staleness is None
-    for value in (alpha - 1, alpha + 1):
+    ran = () if before is None else (before.async_generation_ratio,)
+    for value in dict.fromkeys((alpha - 1, alpha + 1, *ran)):
         yield from _changed(config, {"async_generation_ratio": value})
     for value in (config.staleness_bound + 1,) if free else (config.staleness_bound - 1, config.staleness_bound + 1):
         yield from _changed(config, {"max_staleness": value})

@@ -14,7 +14,9 @@ from rljax.pipeline.plan.splits import Split, Timing, counted_steps, neighbours,
 NEAR = 0.02
 """Share of the time by which splits are as good as each other: then the one with the fresher tokens is."""
 FEWEST = 4
-"""Simulated steps from which a split is recommended: by fewer, `NEAR` is less than what chance does to a mean."""
+"""Simulated steps from which a split is recommended. Where steps are uneven, chance does more than `NEAR` to a mean of
+more than these.
+"""
 PRESENT = "as configured"
 _COLUMNS = "  s/step  of bound  staleness  learner waits  engines idle"
 
@@ -49,7 +51,7 @@ def describe_time(config: Config, run: Measured | None, placement: Placement | N
         if config.plan.target != "here":
             yield f"time     by the devices of plan.from_run={config.plan.from_run}, where no speed is given beside it"
         yield from _compared(run, config)
-        yield from _table(config, with_given(config, run.figures), placement)
+        yield from _table(config, with_given(config, run.figures), placement, run.config)
     elif (figures := given_figures(config)) is not None:
         if figures.taken:
             yield f"time     taken, since nobody says otherwise: {', '.join(figures.taken)}"
@@ -82,9 +84,11 @@ def _compared(run: Measured, config: Config) -> Iterator[str]:
     )
 
 
-def _table(config: Config, figures: Figures, placement: Placement | None) -> Iterator[str]:
+def _table(
+    config: Config, figures: Figures, placement: Placement | None, before: Config | None = None
+) -> Iterator[str]:
     apart = placement is not None and placement.apart
-    splits, more = (Split((), config), *neighbours(config, apart)), one_more_engine(config)
+    splits, more = (Split((), config), *neighbours(config, apart, before)), one_more_engine(config)
     _, count = counted_steps(config)
     if (given := config.plan.response_tokens) is not None and given > figures.reply_tokens:
         yield f"time     replies are cut at {figures.reply_tokens:g} tokens: plan.response_tokens={given:g} is more"
@@ -105,7 +109,7 @@ def _table(config: Config, figures: Figures, placement: Placement | None) -> Ite
     if placement is not None and placement.beside_learner:
         turns = (
             "; a step in turns (async_generation_ratio=0) may take less than its row says"
-            if config.async_generation_ratio
+            if any("async_generation_ratio=0" in split.changes for split, _ in found)
             else ""
         )
         same = "how much one slows the other is taken to be the same in all rows"
@@ -135,7 +139,9 @@ def _recommended(found: Sequence[tuple[Split, Timing]]) -> str:
     if any(one is present for one, _ in near) and timing.staleness >= now.staleness:
         return f"recommended: {PRESENT}; nothing beside it is faster by more than {NEAR:.0%}, or fresher and as fast"
     keys = " ".join(f"--config.{change}" for change in split.changes)
+    taken, takes = f"{timing.step:.3g} s a step", f"{now.step:.3g}"
+    faster = f"{taken}, as now" if taken.startswith(f"{takes} ") else f"{taken} instead of {takes}"
     return (
-        f"recommended: {keys}: {timing.step:.3g} s a step instead of {now.step:.3g}, staleness {timing.staleness:.2f} "
-        f"instead of {now.staleness:.2f}; see by a plan whether it fits, and by a run whether it learns as well"
+        f"recommended: {keys}: {faster}, staleness {timing.staleness:.2f} instead of {now.staleness:.2f}; see by a "
+        "plan whether it fits, and by a new run whether it learns as well"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.config.schema import PlanConfig
+from rljax.config.schema import ObserveConfig, PlanConfig
 from rljax.config.validate import ConfigError
 from rljax.observe.trace import Trace, part_path
 from rljax.pipeline.plan.measured import Measured, measured
@@ -197,8 +197,11 @@ def test_what_is_no_run_or_too_short_a_one_is_refused_in_a_line(tmp_path: Path) 
     ):
         measured(str(tmp_path / "short"))
     write_run(tmp_path / "blind", config_with(), trace=False)
-    with pytest.raises(ConfigError, match="there is no trace of requests"):
+    with pytest.raises(ConfigError, match="there is no trace of requests; let it run longer"):
         measured(str(tmp_path / "blind"))
+    write_run(tmp_path / "untraced", config_with(observe=ObserveConfig(trace=False)), trace=False)
+    with pytest.raises(ConfigError, match=r"there is no trace of requests; write a run with observe\.trace=true"):
+        measured(str(tmp_path / "untraced"))
     metrics = tmp_path / "blind" / "metrics.jsonl"
     metrics.write_text(json.dumps({"step": 1, "time/train": 1.0}) + "\n")
     with pytest.raises(ConfigError, match="nothing is sampled and trained there"):

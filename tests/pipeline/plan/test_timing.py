@@ -122,6 +122,16 @@ def test_devices_go_from_the_learner_to_engines_and_back() -> None:
     assert one_more_engine(config_with(sidecar=named)) is None, "where one GPU is named"
 
 
+def test_the_alpha_of_the_run_is_one_to_go_back_to() -> None:
+    alphas = {f"async_generation_ratio={value}" for value in range(10)}
+    for before, expected in ((None, {3, 5}), (1.0, {1, 3, 5}), (3.0, {3, 5}), (4.0, {3, 5})):
+        ran = None if before is None else config_with(async_generation_ratio=before)
+        splits = neighbours(config_with(async_generation_ratio=4.0), False, ran)
+        found = [" ".join(split.changes) for split in splits]
+        assert sorted(alphas.intersection(found)) == sorted(f"async_generation_ratio={value}" for value in expected)
+        assert len(found) == len(set(found))
+
+
 def test_of_those_as_fast_the_freshest_is_recommended_and_nothing_where_little_is_won() -> None:
     def timing(step: float, staleness: float) -> Timing:
         return Timing(step, 1.0, 1.0, 0.0, staleness, 1)
@@ -133,6 +143,9 @@ def test_of_those_as_fast_the_freshest_is_recommended_and_nothing_where_little_i
     assert said.startswith("recommended: --config.a=1: 5.05 s a step instead of 10, ")
     assert "staleness 1.00 instead of 0.00" in said
     assert "as configured" in _recommended([(present, timing(10.0, 0.0)), (stale, timing(9.9, 1.0))])
+    assert ": 10 s a step, as now, staleness 1.00" in _recommended(
+        [(present, timing(10.0, 3.0)), (fresh, timing(10.0, 1.0))]
+    )
     lossy = [(dataclasses.replace(stale, drops=True), timing(2.0, 0.0)), (fresh, timing(5.05, 1.0))]
     assert "--config.a=1: 5.05 s" in _recommended([(present, timing(10.0, 0.0)), *lossy]), "it drops what is long"
     assert "--config.a=1: 10.1 s" in _recommended([(present, timing(10.0, 3.0)), (fresh, timing(10.1, 1.0))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +22,10 @@ PAYS = 0.2
 changed. Beyond that, to find and to apply them takes more of a processor than a disk or network of 1 GB/s takes for the
 rest (``bench/push_deltas.py``).
 """
+TOLD_AFTER = 8
+"""Versions in a row that have changed too much, after which users are told."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Comparison:
 
     def __init__(self, most: int) -> None:
         """Lets up to ``most`` versions in a row be written as what has changed; the next is whole."""
-        self._most, self._in_a_row = most, 0
+        self._most, self._in_a_row, self._too_much = most, 0, 0
         self._last: tuple[Manifest, dict[str, np.ndarray]] | None = None
 
     def base(self) -> tuple[int, int] | None:
@@ -72,6 +77,14 @@ class Comparison:
         """Keeps a version that has been written, with its manifest."""
         self._last = manifest, written.arrays
         self._in_a_row = 0 if written.changes is None else self._in_a_row + 1
+        self._too_much = self._too_much + 1 if written.changes is None and written.share else 0
+        if self._too_much == TOLD_AFTER:
+            log.warning(
+                "sync_deltas: the last %d versions have changed too much and were written whole (%.0f%% of the newest's"
+                " values are others); if it stays so, leave the key out: to compare takes time",
+                TOLD_AFTER,
+                100 * (written.share or 0.0),
+            )
 
     def of(self, head: Manifest, tensors: Tensors) -> Compared:
         """Gathers a version, and compares it with the last, whose arrays are let go meanwhile: unless `keep` follows,

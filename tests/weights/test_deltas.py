@@ -273,6 +273,15 @@ def test_a_version_of_which_too_much_has_changed_is_whole(tmp_path: Path) -> Non
         assert_same(read_version(path), tensors)
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.5, 1), (0.02, 0)])
+def test_where_it_does_not_pay_users_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, share: float, said: int
+) -> None:
+    run_of(DeltaPublisher(tmp_path, 2), 12, share)
+    assert len(caplog.messages) == said
+    assert all("the last 8 versions have changed too much" in message for message in caplog.messages)
+
+
 def test_where_nothing_has_changed_nothing_is_written(tmp_path: Path) -> None:
     publisher = DeltaPublisher(tmp_path, most=8)
     _, given = run_of(publisher, 1)

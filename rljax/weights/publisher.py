@@ -175,7 +175,7 @@ class OrbaxPublisher:
         final = version_directory(self.directory, version, lineage)
         hidden = self._hidden(lineage)
         draft = hidden / final.name  # beside it are the parts of other hosts
-        abandoned = False
+        abandoned = isinstance(tensors, SharedTensors)  # another host may write on, or its disk hang
         try:
             self._sweep(range(1, lineage))  # it takes the space; of 0 are those of explorers, which may be at it
             hidden.mkdir()
@@ -191,6 +191,7 @@ class OrbaxPublisher:
                     "another learner taken over?"
                 )
             self._rename_into_place(draft, final, manifest)
+            abandoned = False
         except (DtypeError, DamagedFileError, PublishError):
             raise
         except DiskHangsError as error:
@@ -201,11 +202,8 @@ class OrbaxPublisher:
                 f"version {version} cannot be published to {final}: {first_line(error)}; "
                 "free disk space or choose another run_dir"
             ) from error
-        except Exception:  # of another host, which may be writing on, or whose disk hangs
-            abandoned = True
-            raise
         finally:
-            if not abandoned:  # else `prune`, or a successor, removes it
+            if not abandoned:  # else a successor removes it, or `prune`
                 self._remove_tree(hidden)
         return str(final)
 

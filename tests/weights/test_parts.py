@@ -77,13 +77,35 @@ def test_where_another_host_fails_nothing_more_is_asked_of_its_disk(
     assert [entry.name for entry in tmp_path.iterdir()] == ["v3-2"], "a successor makes room before it writes"
 
 
-def test_a_full_disk_of_host_0_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_host_0_gives_up_takes_no_room_of_its_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host 1 may be writing its part as host 0's disk is full, so that nothing is removed beneath it."""
+    begun = arrays._begun
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arrays, "_begun", full)
-    with pytest.raises(PublishError, match="No space left on device; free disk space"):
-        OrbaxPublisher(tmp_path).publish(3, 1, OfTwo(), model="m", dtype="fp32")
+    def with_room(*given: Any) -> Any:
+        assert len(list(tmp_path.iterdir())) == 1, "its own draft alone"
+        return begun(*given)
+
+    for lineage in (1, 2):
+        monkeypatch.setattr(arrays, "_begun", full)
+        with pytest.raises(PublishError, match="No space left on device; free disk space"):
+            OrbaxPublisher(tmp_path).publish(3, lineage, OfTwo(), model="m", dtype="fp32")
+        assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(arrays, "_begun", with_room)
+    OrbaxPublisher(tmp_path).publish(3, 3, OfTwo(), model="m", dtype="fp32")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["v3-3"]
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), KeyError("c"), RuntimeError("Gloo AllReduce failed")])
+def test_a_host_alone_leaves_nothing_whatever_fails(tmp_path: Path, failure: Exception) -> None:
+    class Failing(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise failure
+
+    with pytest.raises((PublishError, type(failure))):
+        OrbaxPublisher(tmp_path).publish(3, 1, Failing(WHOLE), model="m", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -109,7 +109,8 @@ def _table(
     if placement is not None and placement.beside_learner:
         turns = (
             "; a step in turns (async_generation_ratio=0) may take less than its row says"
-            if any("async_generation_ratio=0" in split.changes for split, _ in found)
+            if (before is None or before.async_generation_ratio)
+            and any(not split.config.async_generation_ratio for split, _ in found)
             else ""
         )
         same = "how much one slows the other is taken to be the same in all rows"

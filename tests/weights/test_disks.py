@@ -8,7 +8,6 @@ import shutil
 import stat
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 import tensorstore
 
@@ -16,8 +15,7 @@ from rljax.weights import arrays
 from rljax.weights.publisher import OrbaxPublisher, PublishError
 from sidecar.channels.files import read_version
 from sidecar.channels.versions import VersionGoneError
-
-TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
+from tests.weights.given import TENSORS, Failing
 
 
 def test_a_disk_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
@@ -41,12 +39,6 @@ def test_a_disk_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
 def test_a_disk_that_hangs_is_left_alone_also_where_something_else_failed_first(tmp_path, monkeypatch):
     monkeypatch.setattr("rljax.weights.gathering.GROUP_BYTES", 1)
     never, future = tensorstore.Promise.new()
-
-    class Failing(dict):
-        def __getitem__(self, name):
-            if name == "b.weight":
-                raise RuntimeError("out of memory")
-            return super().__getitem__(name)
 
     monkeypatch.setattr(arrays, "WRITE_SECONDS", 0.05)
     monkeypatch.setattr(arrays, "_begun", lambda *_: future)

@@ -10,7 +10,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -24,8 +23,7 @@ from sidecar.channels.versions import VersionError
 from sidecar.checksum import checksum
 from sidecar.stored import DamagedFileError, StoredTensor
 from tests.waiting import HANGS
-
-TENSORS = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b.weight": jnp.ones(4, jnp.float32)}
+from tests.weights.given import TENSORS, Failing
 
 CRASH = """
 import os, signal, sys
@@ -78,12 +76,6 @@ def test_gathering_and_checksums_are_noted_whoever_does_them(tmp_path, monkeypat
 
 
 def test_a_tensor_that_fails_in_mid_version_leaves_nothing(tmp_path, monkeypatch):
-    class Failing(dict):
-        def __getitem__(self, name):
-            if name == "b.weight":
-                raise RuntimeError("out of memory")
-            return super().__getitem__(name)
-
     monkeypatch.setattr("rljax.weights.gathering.GROUP_BYTES", 1)
     with pytest.raises(PublishError, match=r"version 5 cannot be published to .*: out of memory; "):
         OrbaxPublisher(tmp_path).publish(5, 2, Failing(TENSORS), model="", dtype="fp32")
@@ -178,12 +170,6 @@ def test_what_is_being_written_ends_before_a_failure_is_told(tmp_path, monkeypat
         def result(self, timeout):
             self.future.result(timeout=timeout)
             ended.append(1)
-
-    class Failing(dict):
-        def __getitem__(self, name):
-            if name == "b.weight":
-                raise RuntimeError("out of memory")
-            return super().__getitem__(name)
 
     monkeypatch.setattr(arrays, "_begun", lambda *given: Writing(begun(*given)))
     with pytest.raises(PublishError, match="out of memory"):

@@ -140,9 +140,9 @@ def _recommended(found: Sequence[tuple[Split, Timing]]) -> str:
     if any(one is present for one, _ in near) and timing.staleness >= now.staleness:
         return f"recommended: {PRESENT}; nothing beside it is faster by more than {NEAR:.0%}, or fresher and as fast"
     keys = " ".join(f"--config.{change}" for change in split.changes)
-    taken, takes = f"{timing.step:.3g} s a step", f"{now.step:.3g}"
-    faster = f"{taken}, as now" if taken.startswith(f"{takes} ") else f"{taken} instead of {takes}"
+    takes, took = f"{timing.step:.3g}", f"{now.step:.3g}"
+    beside = ", as now" if takes == took else f" instead of {took}"
     return (
-        f"recommended: {keys}: {faster}, staleness {timing.staleness:.2f} instead of {now.staleness:.2f}; see by a "
-        "plan whether it fits, and by a new run whether it learns as well"
+        f"recommended: {keys}: {takes} s a step{beside}, staleness {timing.staleness:.2f} instead of "
+        f"{now.staleness:.2f}; see by a plan whether it fits, and by a new run whether it learns as well"
     )
